@@ -1,10 +1,10 @@
 """What lies in the rows of a split, by its segments alone."""
 
 from moray.tasks.language.pieces import Piece
-from moray.tasks.language.rows import TRAINED, Packed, Segment, StoredSplit
+from moray.tasks.language.rows import TRAINED, PackedRows, Segment, StoredSplit
 
 
-def pieces_of(packed: Packed | StoredSplit, row: int) -> list[Piece]:
+def pieces_of(packed: PackedRows | StoredSplit, row: int) -> list[Piece]:
     """The pieces of a row, and a check that they lie side by side from its start."""
     tokens, flags = packed.rows["tokens"][row], packed.rows["flags"][row]
     first, place = row * len(tokens), 0

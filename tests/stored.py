@@ -83,7 +83,7 @@ class BucketPlace(Place):
             objects.put(key, content)
 
     def files(self) -> list[str]:
-        return list(open_objects(self.url).listed("checkpoints/data/"))
+        return list(open_objects(self.url).list_objects("checkpoints/data/"))
 
 
 def holder(program: str, *arguments: str | Path) -> subprocess.Popen[str]:

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from moray.background import in_thread, repeated
+from moray.background import call_repeatedly, in_thread
 
 CHILD = """
 import os, signal, sys
@@ -36,7 +36,7 @@ def test_a_function_is_called_again_and_again_until_the_body_ends() -> None:
         if len(calls) == 3:
             often.set()
 
-    with repeated(call, 0.001):
+    with call_repeatedly(call, 0.001):
         assert often.wait(60)
     assert threading.get_ident() not in calls
     assert not any(thread.ident in calls for thread in threading.enumerate())
@@ -52,7 +52,7 @@ def test_a_function_that_has_raised_is_called_again(capsys: pytest.CaptureFixtur
             often.set()
         raise OSError("gone for now" if len(calls) < 3 else "gone for good")
 
-    with repeated(call, 0.001):
+    with call_repeatedly(call, 0.001):
         assert often.wait(60)
     said = capsys.readouterr().err
     # The same error is said once.
@@ -60,7 +60,7 @@ def test_a_function_that_has_raised_is_called_again(capsys: pytest.CaptureFixtur
 
 
 def test_the_body_may_fail() -> None:
-    with pytest.raises(KeyError), repeated(lambda: None, 0.001):
+    with pytest.raises(KeyError), call_repeatedly(lambda: None, 0.001):
         raise KeyError
 
 

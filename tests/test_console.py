@@ -11,7 +11,7 @@ ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "PYTHON
 BEFORE = """
 import ctypes, os, subprocess, sys
 from pathlib import Path
-from moray.console import say, streams_into, terminal
+from moray.console import say, redirect_streams, terminal
 log = Path(sys.argv[1])
 """
 
@@ -45,12 +45,12 @@ def run(script: str, log: Path) -> tuple[str, str, str]:
 def test_whatever_writes_to_the_streams_of_a_stage_writes_to_its_log(
     noise: str, tmp_path: Path
 ) -> None:
-    shown = run(f"with streams_into(log):\n    {noise}", tmp_path / "log")
+    shown = run(f"with redirect_streams(log):\n    {noise}", tmp_path / "log")
     assert [text.strip() for text in shown] == ["", "", "noise"]
 
 
 def test_what_is_said_reaches_the_user_and_the_log(tmp_path: Path) -> None:
-    script = "with streams_into(log):\n    print('noise', file=sys.stderr)\n    say('a line')"
+    script = "with redirect_streams(log):\n    print('noise', file=sys.stderr)\n    say('a line')"
     assert run(script, tmp_path / "log") == ("", "a line\n", "noise\na line\n")
 
 
@@ -59,14 +59,14 @@ def test_without_a_log_what_is_said_is_shown_once(tmp_path: Path) -> None:
 
 
 def test_what_is_drawn_on_the_terminal_stays_out_of_the_log(tmp_path: Path) -> None:
-    script = "with streams_into(log):\n    print('bar', file=terminal(), flush=True)"
+    script = "with redirect_streams(log):\n    print('bar', file=terminal(), flush=True)"
     assert run(script, tmp_path / "log") == ("", "bar\n", "")
 
 
 def test_the_streams_come_back_afterwards_even_from_an_error(tmp_path: Path) -> None:
     script = """
 try:
-    with streams_into(log):
+    with redirect_streams(log):
         print("before")
         raise ValueError
 except ValueError:
@@ -81,7 +81,7 @@ say("a line")
 def test_a_log_is_added_to_and_its_folder_is_made(tmp_path: Path) -> None:
     script = """
 for line in ("first", "second"):
-    with streams_into(log):
+    with redirect_streams(log):
         print(line)
 """
     assert run(script, tmp_path / "deep/below/log")[2] == "first\nsecond\n"
@@ -90,7 +90,7 @@ for line in ("first", "second"):
 def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
     script = """
 before = os.listdir("/dev/fd")
-with streams_into(log):
+with redirect_streams(log):
     pass
 print(len(os.listdir("/dev/fd")) - len(before))
 """

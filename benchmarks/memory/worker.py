@@ -17,7 +17,7 @@ from moray.model.shapes import (
     num_parameters,
     shapes_in,
 )
-from moray.rows.store import Drawn
+from moray.rows.store import RowPositions
 from moray.tasks.language.rows import StoredSplit
 from moray.train.engine import build
 from moray.train.memory import footprint
@@ -68,7 +68,7 @@ def held_by(
     task = task_of(run.store, {})
     build(run, worker, strategy, task, num_rows=1)
     mine = StoredSplit(folder / "tokens", "train").rows[:rows]
-    where = Drawn(run.settings.seed, np.arange(rows))
+    where = RowPositions(run.settings.seed, np.arange(rows))
     (feed,) = feeds(task, iter([mine]), iter([where]), rows)
     gradients(strategy, feed.batches, feed.weight * worker.world_size, run.settings, worker)
     # The buckets that gradients travel in are DeepSpeed's own, of a size that is a setting.

@@ -18,30 +18,30 @@ Result = TypeVar("Result")
 
 
 @contextmanager
-def repeated(function: Callable[[], object], seconds: float) -> Iterator[None]:
+def call_repeatedly(function: Callable[[], object], seconds: float) -> Iterator[None]:
     """During the body, call a function in a thread, with a pause before each call.
 
     What it raises is written to standard error, if it isn't what it raised the last time.
     """
-    ended = threading.Event()
+    end = threading.Event()
 
     def repeat() -> None:
-        said = ""
-        while not ended.wait(seconds):
+        last_error = ""
+        while not end.wait(seconds):
             try:
                 function()
             except Exception as error:
-                # What it can't do now, it may be able to do the next time.
-                if repr(error) != said:
+                # The next call may succeed.
+                if repr(error) != last_error:
                     traceback.print_exc()
-                said = repr(error)
+                last_error = repr(error)
 
     thread = threading.Thread(target=repeat, daemon=True)
     thread.start()
     try:
         yield
     finally:
-        ended.set()
+        end.set()
         thread.join()
 
 
@@ -59,7 +59,7 @@ def in_thread(function: Callable[[], Result]) -> Future[Result]:
     return future
 
 
-def ahead(items: Iterator[Item]) -> Iterator[Item]:
+def prefetch(items: Iterator[Item]) -> Iterator[Item]:
     """Yield items; while one is used, the next one is made in a thread."""
     with ThreadPoolExecutor(1) as thread:
         coming = thread.submit(next, items, None)

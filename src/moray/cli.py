@@ -55,18 +55,16 @@ def verify(
     from moray.provenance.lineage import results_below, verify
 
     with _errors_in_one_line():
-        found = verify(paths or results_below(Path("results")))
-    for line in found.broken:
+        verification = verify(paths or results_below(Path("results")))
+    for line in verification.broken:
         typer.echo(f"broken: {line}")
-    for path in found.missing[:_MOST_MISSING]:
+    for path in verification.missing[:_MOST_MISSING]:
         typer.echo(f"not checked: {path} isn't there any more")
-    if more := len(found.missing[_MOST_MISSING:]):
+    if more := len(verification.missing[_MOST_MISSING:]):
         typer.echo(f"not checked: {more:,} more files aren't there any more")
-    count = len(found.checked)
-    typer.echo(
-        f"{count} result{'s' * (count != 1)} checked, {len(found.broken) or 'nothing'} broken"
-    )
-    raise typer.Exit(1 if found.broken else 0)
+    count, broken = len(verification.checked), len(verification.broken)
+    typer.echo(f"{count} result{'s' * (count != 1)} checked, {broken or 'nothing'} broken")
+    raise typer.Exit(1 if broken else 0)
 
 
 @app.command()
@@ -90,9 +88,9 @@ def report(
 
     page = output or results / "report.html"
     with _errors_in_one_line():
-        found = load(results, state)
-        write_page(found, page)
-    for run in found.files.values():
+        all_results = load(results, state)
+        write_page(all_results, page)
+    for run in all_results.files.values():
         for error in run.damaged.values():
             typer.echo(f"not shown: {error}", err=True)
     typer.echo(page)

@@ -39,8 +39,8 @@ def progress(
 ) -> Iterator[Item]:
     """Iterate over items and show progress: a bar on a terminal, otherwise a line now and then."""
     if _terminal.isatty():
-        shown = {"desc": label, "unit": unit, "total": total, "file": _terminal, "leave": False}
-        yield from tqdm(items, **shown)
+        options = {"desc": label, "unit": unit, "total": total, "file": _terminal, "leave": False}
+        yield from tqdm(items, **options)
         return
     of_all = f" of {total:,}" if total else ""
     plural = f"{unit}es" if unit.endswith("ch") else f"{unit}s"
@@ -53,13 +53,13 @@ def progress(
 
 
 @contextmanager
-def streams_into(log: Path) -> Iterator[None]:
+def redirect_streams(log: Path) -> Iterator[None]:
     """Redirect this process's standard output and error to a file, including those of C code."""
     global _terminal
     log.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     sys.stderr.flush()
-    kept = os.dup(1), os.dup(2)
+    descriptors = os.dup(1), os.dup(2)
     with log.open("a") as file, os.fdopen(os.dup(2), "w") as user:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
@@ -72,7 +72,7 @@ def streams_into(log: Path) -> Iterator[None]:
             # Output of C code may still be in its own buffer.
             ctypes.CDLL(None).fflush(None)
             _terminal = previous
-            os.dup2(kept[0], 1)
-            os.dup2(kept[1], 2)
-            os.close(kept[0])
-            os.close(kept[1])
+            os.dup2(descriptors[0], 1)
+            os.dup2(descriptors[1], 2)
+            os.close(descriptors[0])
+            os.close(descriptors[1])

@@ -1,4 +1,4 @@
-"""What the Hugging Face Hub knows of a repository, and what it refuses, as errors to fix."""
+"""The Hugging Face Hub: commits of repositories, and refusals as errors to fix."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ _LOG_IN = "run `hf auth login`, or set HF_TOKEN"
 
 
 @contextmanager
-def refusals_explained(path: str, repo_id: str) -> Iterator[None]:
+def explain_refusals(path: str, repo_id: str) -> Iterator[None]:
     """Say what is wrong with the token, if the body fails because of it.
 
     Raises:
@@ -47,7 +47,7 @@ def has_token() -> bool:
     return get_token() is not None
 
 
-def no_token(run: str) -> UserError:
+def missing_token_error(run: str) -> UserError:
     """A run can't be uploaded without a token."""
     return UserError(f"runs.{run}.push", "pushing to the Hub needs a token", _LOG_IN)
 
@@ -62,7 +62,7 @@ def _fault(error: BaseException, repo_id: str) -> tuple[str, str] | None:
             if not has_token():
                 return f"{repo_id} is gated, and there is no token", f"{accept}; then {_LOG_IN}"
             return f"{repo_id} is gated, and the token's account has no access to it", accept
-        # Of a repository that isn't there, the Hub says the same as of a private one.
+        # The Hub gives the same answer for a private repository and for one that isn't there.
         if not isinstance(cause, HfHubHTTPError) or isinstance(cause, RepositoryNotFoundError):
             continue
         if cause.response.status_code == _UNAUTHORIZED:

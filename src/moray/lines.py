@@ -15,11 +15,11 @@ def whole_lines(path: Path) -> list[str]:
     return [line.decode() for line in _lines_from(path, 0)]
 
 
-def parsed_lines(path: Path, needed: Collection[str] = ()) -> Iterator[dict[str, Any]]:
+def parse_lines(path: Path, keys: Collection[str] = ()) -> Iterator[dict[str, Any]]:
     """The lines of a JSONL file as `whole_lines` finds them, parsed.
 
     Args:
-        needed: keys that each line has.
+        keys: keys that each line has.
 
     Raises:
         UserError: at the first line that is no JSON object.
@@ -28,15 +28,15 @@ def parsed_lines(path: Path, needed: Collection[str] = ()) -> Iterator[dict[str,
         try:
             content = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise _damaged(path, number, f"isn't JSON ({first_line(error)})") from error
+            raise _damage(path, number, f"isn't JSON ({first_line(error)})") from error
         if not isinstance(content, dict):
-            raise _damaged(path, number, "isn't a mapping")
-        if lacking := sorted({*needed} - content.keys()):
-            raise _damaged(path, number, f"has no {', '.join(lacking)}")
+            raise _damage(path, number, "isn't a mapping")
+        if lacking := sorted({*keys} - content.keys()):
+            raise _damage(path, number, f"has no {', '.join(lacking)}")
         yield content
 
 
-def _damaged(path: Path, number: int, problem: str) -> UserError:
+def _damage(path: Path, number: int, problem: str) -> UserError:
     return UserError(
         f"{path}, line {number}", f"damaged: {problem}", "delete the file and rerun to create it"
     )
@@ -55,7 +55,7 @@ class Follower:
     def __init__(self, path: Path) -> None:
         """Follow a file from its beginning; it may not be there yet, and no two lines are equal."""
         self._path = path
-        self._seen: list[bytes] = []
+        self._lines: list[bytes] = []
         self._size = 0
 
     def look(self) -> tuple[list[str], bool]:
@@ -63,18 +63,18 @@ class Follower:
 
         If some are, the lines begin after the last one that is as it was.
         """
-        before, last = len(self._seen), self._seen[-1:]
+        before, last = len(self._lines), self._lines[-1:]
         lines = _lines_from(self._path, self._size - sum(map(len, last)))
         # If the last is where it was, so are the others: a long history isn't read again.
         if lines[: len(last)] == last:
             new = lines[len(last) :]
         else:
             lines = _lines_from(self._path, 0)
-            both = zip(self._seen, lines, strict=False)
-            del self._seen[sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], both)) :]
-            self._size = sum(map(len, self._seen))
-            new = lines[len(self._seen) :]
-        rewritten = len(self._seen) < before
-        self._seen += new
+            both = zip(self._lines, lines, strict=False)
+            del self._lines[sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], both)) :]
+            self._size = sum(map(len, self._lines))
+            new = lines[len(self._lines) :]
+        rewritten = len(self._lines) < before
+        self._lines += new
         self._size += sum(map(len, new))
         return [line.decode() for line in new], rewritten

@@ -1,4 +1,4 @@
-"""What this machine has, without importing a library that computes."""
+"""The resources of this machine, without importing a library that computes."""
 
 import os
 import platform
@@ -37,7 +37,7 @@ def gpus() -> list[str]:
 
 
 def description() -> dict[str, str | int | float]:
-    """What tells this machine's kind, for records: system, processor, cores, memory in GB, GPUs."""
+    """This machine in records: system, processor, cores, memory in GB, GPUs."""
     return {
         "system": platform.platform(),
         "processor": _processor() or platform.machine(),
@@ -49,5 +49,5 @@ def description() -> dict[str, str | int | float]:
 
 def _processor() -> str | None:
     facts = Path("/proc/cpuinfo")
-    found = re.search(r"^model name\s*: (.+)$", facts.read_text(), re.M) if facts.exists() else None
-    return found[1] if found else None
+    match = re.search(r"^model name\s*: (.+)$", facts.read_text(), re.M) if facts.exists() else None
+    return match[1] if match else None

@@ -1,4 +1,4 @@
-"""Where the workflow is, and project folders that use it from there."""
+"""The place of the workflow, and project folders that use it from there."""
 
 import os
 import shutil
@@ -59,16 +59,16 @@ def init(folder: Path) -> None:
         if any(folder.iterdir()):
             raise UserError(str(folder), "not empty", "choose a new folder")
         with TemporaryDirectory(dir=folder, prefix=".moray-") as temporary:
-            made = Path(temporary)
+            draft = Path(temporary)
             for name in _COPIED:
-                source, copy = WORKFLOW / name, made / name
+                source, copy = WORKFLOW / name, draft / name
                 copy.parent.mkdir(exist_ok=True)
                 if source.is_dir():
                     shutil.copytree(source, copy)
                 else:
                     shutil.copy(source, copy)
-            (made / "Snakefile").write_text(_OWN_SNAKEFILE)
-            for path in made.iterdir():
+            (draft / "Snakefile").write_text(_OWN_SNAKEFILE)
+            for path in draft.iterdir():
                 path.rename(folder / path.name)
     except FileExistsError as error:
         raise UserError(str(folder), "is a file", "choose a new folder") from error

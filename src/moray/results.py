@@ -13,7 +13,7 @@ import pandas as pd
 from moray.config.schema.experiment import SMOKE_TEST_RUN
 from moray.config.tasks import MODALITIES, TASK_SECTIONS, TASKS, TaskName
 from moray.errors import UserError
-from moray.lines import parsed_lines
+from moray.lines import parse_lines
 from moray.provenance.lineage import LINEAGE, changed_inputs, is_sealed
 from moray.provenance.manifest import MANIFEST, read_json, sha256_file
 from moray.train.history import HISTORY
@@ -23,7 +23,7 @@ Status = Literal["finished", "unfinished", "failed"]
 # Keys of train.json that hold settings.
 _SETTINGS = ("adapter", *TASK_SECTIONS, "train")
 _ERROR, _STOPPED = "error: ", "as requested"
-# What eval.json has the figures of; the third is tuned minus base.
+# The models in eval.json; the third is tuned minus base.
 MODELS = ("base", "tuned", "difference")
 _SPEED = "_per_second"
 # Keys that files of a run have, without which they are damaged.
@@ -92,7 +92,7 @@ class Run:
     def _lines(self, path: Path, keys: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
         """The lines of a JSONL file, up to the first damaged one."""
         try:
-            yield from parsed_lines(path, keys)
+            yield from parse_lines(path, keys)
         except UserError as error:
             self.damaged[path] = error
 
@@ -111,8 +111,8 @@ class Run:
 
         A model is itself an earlier one if the run has been trained again since.
         """
-        found = {file: self.read(file) for file in FIGURES}
-        there = {file: content for file, content in found.items() if content is not None}
+        contents = {file: self.read(file) for file in FIGURES}
+        there = {file: content for file, content in contents.items() if content is not None}
         if not self.model_is_of_this_training:
             return tuple(there)
         return tuple(file for file in there if self._is_outdated(there[file].get("inputs", {})))
@@ -123,12 +123,12 @@ class Run:
         lineage = self.read(f"model/{LINEAGE}")
         if lineage is None:
             return True
-        recorded = {
+        digests = {
             path: digest
             for path, digest in lineage["inputs"].items()
             if path.endswith(f"{self.name}/train.json")
         }
-        return not self._is_outdated(recorded)
+        return not self._is_outdated(digests)
 
     def _is_outdated(self, inputs: Mapping[str, str]) -> bool:
         """Whether one of a file's inputs has changed, or one that is the run's own is gone.
@@ -165,10 +165,10 @@ class Run:
     @property
     def settings(self) -> dict[str, Any]:
         """The settings that the result depends on, by section; those of no use are left out."""
-        known = self.record
-        if known is None and self.work is not None:
-            known = (self.read_result(self.work / "identity.json") or {}).get("settings")
-        return {key: known[key] for key in _SETTINGS if known and known.get(key)}
+        record = self.record
+        if record is None and self.work is not None:
+            record = (self.read_result(self.work / "identity.json") or {}).get("settings")
+        return {key: record[key] for key in _SETTINGS if record and record.get(key)}
 
     @property
     def task(self) -> TaskName | None:
@@ -185,10 +185,10 @@ class Run:
 
     def history(self) -> Iterator[dict[str, Any]]:
         """The lines of the history; of an unfinished run, as far as it got."""
-        finished = self.folder / HISTORY
+        path = self.folder / HISTORY
         if self.record is None and self.work is not None:
             return self._lines(self.work / HISTORY, _LINE)
-        return self._lines(finished, _LINE)
+        return self._lines(path, _LINE)
 
 
 def find_runs(results: Path, state: Path, names: Collection[str] | None) -> list[Run]:
@@ -212,7 +212,7 @@ def _newest(state: Path) -> Path | None:
 
 @dataclass(frozen=True)
 class Results:
-    """What all runs have left, a data frame for each kind of result.
+    """The results of all runs, a data frame for each kind.
 
     A figure that a run doesn't have is missing there (NaN or None).
 
@@ -265,19 +265,19 @@ def load(
         raise UserError(
             str(results), "folder not found", "give the folder of results of a workflow"
         )
-    found = find_runs(results, Path(state or results / "state"), runs)
-    history = {run.name: list(_history_rows(run)) for run in found}
+    all_runs = find_runs(results, Path(state or results / "state"), runs)
+    history = {run.name: list(_history_rows(run)) for run in all_runs}
     return Results(
-        runs=_frame({run.name: [_run_row(run) | _progress(history[run.name])] for run in found}),
-        settings=_frame({run.name: [dict(flat(run.settings))] for run in found}),
+        runs=_frame({run.name: [_run_row(run) | _progress(history[run.name])] for run in all_runs}),
+        settings=_frame({run.name: [dict(flat(run.settings))] for run in all_runs}),
         history=_frame(history, "kind", "step", "num_steps"),
         scores=_frame(
-            {run.name: _score_rows(run) for run in found},
+            {run.name: _score_rows(run) for run in all_runs},
             *("dataset", "model", "metric", "value", "low", "high"),
         ),
-        samples=_frame({run.name: _sample_rows(run) for run in found}, "number"),
+        samples=_frame({run.name: _sample_rows(run) for run in all_runs}, "number"),
         stages=_stages(results / "benchmarks"),
-        files={run.name: run for run in found},
+        files={run.name: run for run in all_runs},
     )
 
 
@@ -289,13 +289,13 @@ def _frame(rows: Mapping[str, Iterable[Mapping[str, Any]]], *columns: str) -> pd
 
 
 def _stages(benchmarks: Path) -> pd.DataFrame:
-    measured = [
+    rows = [
         {"stage": file.parent.name, "name": file.stem, **row}
         for file in sorted(benchmarks.glob("*/*.tsv"))
         for row in csv.DictReader(file.read_text(errors="replace").splitlines(), delimiter="\t")
     ]
     names = {"stage": "stage", "name": "name"} | _MEASURED
-    frame = pd.DataFrame(measured, columns=list(names)).rename(columns=names)
+    frame = pd.DataFrame(rows, columns=list(names)).rename(columns=names)
     # Snakemake writes NA for a stage that ended before its first look.
     numbers = list(_MEASURED.values())
     frame[numbers] = frame[numbers].apply(pd.to_numeric, errors="coerce")

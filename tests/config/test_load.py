@@ -11,7 +11,7 @@ import yaml
 from pydantic import ValidationError
 from small_config import config_with, experiment_with, faults
 
-from moray.config.load import load_experiment, with_short_keys_resolved
+from moray.config.load import load_experiment, resolve_short_keys
 from moray.config.schema.experiment import SMOKE_TEST_RUN
 from moray.errors import ConfigError
 
@@ -141,7 +141,7 @@ OVERLAY = ROOT / "config/smoke-test.yaml"
 
 def smoke_test(**given: Any) -> Any:
     overlay = yaml.safe_load(OVERLAY.read_text())
-    return load_experiment(with_short_keys_resolved(overlay | given))
+    return load_experiment(resolve_short_keys(overlay | given))
 
 
 def test_keys_of_the_command_line_decide_over_size_workers_and_address() -> None:
@@ -164,7 +164,7 @@ def test_a_value_that_is_wrong_costs_a_line() -> None:
 
 def test_other_configs_have_no_such_keys() -> None:
     with pytest.raises(ConfigError, match=r"^size_gb: unknown key; "):
-        load_experiment(with_short_keys_resolved({**config_with({}), "size_gb": 1}))
+        load_experiment(resolve_short_keys({**config_with({}), "size_gb": 1}))
 
 
 def test_a_smoke_test_needs_a_folder() -> None:

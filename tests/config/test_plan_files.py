@@ -10,7 +10,7 @@ from datasets import Dataset, DatasetDict
 from small_config import experiment_with
 
 from moray.config import plan
-from moray.config.inputs import not_there
+from moray.config.inputs import missing_file_error
 from moray.errors import UserError
 
 KINDS = (".txt", ".jsonl", ".ndjson", ".json", ".csv", ".tsv")
@@ -169,7 +169,7 @@ def test_a_file_that_is_not_there_may_be_made_by_another_workflow() -> None:
         "train": ["notes/a.txt", "made/none.txt"],
         "test": ["rows.jsonl"],
     }
-    assert str(not_there(experiment, "notes", "rows.jsonl")) == (
+    assert str(missing_file_error(experiment, "notes", "rows.jsonl")) == (
         "datasets.notes.path: there is no file rows.jsonl, and no rule makes it; check the path; "
         "it is relative to the working directory"
     )

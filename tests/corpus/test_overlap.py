@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from moray.corpus.dataset import Document, write_dataset
-from moray.corpus.overlap import overlap_messages, overlaps
+from moray.corpus.overlap import find_overlaps, overlap_messages
 from moray.stages.download import download
 
 Make = Callable[[int, str], Any]
@@ -39,7 +39,7 @@ def counts(*folders: Path) -> dict[tuple[str, str, str], tuple[int, int, int]]:
             found["related"],
             found["documents"],
         )
-        for found in overlaps(splits(*folders), {folder.name: ["run"] for folder in folders})
+        for found in find_overlaps(splits(*folders), {folder.name: ["run"] for folder in folders})
     }
 
 

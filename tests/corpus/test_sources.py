@@ -15,7 +15,7 @@ from moray.config.schema import datasets
 from moray.config.schema.datasets import Dataset, Source
 from moray.config.tasks import source_module
 from moray.corpus.hub import load
-from moray.corpus.sources import opened
+from moray.corpus.sources import open_source
 from moray.errors import UserError
 from moray.tasks.language.sources import hub
 
@@ -34,8 +34,8 @@ def folder(tmp_path: Path) -> Path:
 def read(cfg: dict[str, Any], folder: Path, files: dict[str, list[str]] | None = None) -> Read:
     """A source's documents, each split read twice as those that divide it do, and its origin."""
     section = DATASET.validate_python(cfg)
-    with opened(section, files or {}, folder) as source:
-        given = source.given
+    with open_source(section, files or {}, folder) as source:
+        given = source.splits
         assert set(given) == section.given_splits
         first, second = (
             {split: [{**document} for document in make()] for split, make in given.items()}

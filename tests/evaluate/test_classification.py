@@ -43,7 +43,7 @@ def test_figures_and_classes_are_of_the_answers_of_all_workers(tmp_path: Path) -
         {"base": {n: base[n] for n in share}, "tuned": {n: tuned[n] for n in share}}
         for share in ([1, 3, 5], [0, 2, 4])
     ]
-    found = evaluation.compared(results)
+    found = evaluation.scores(results)
     assert (found["texts"], found["resampled"]) == (6, "texts")
     assert found["base"]["accuracy"]["value"] == pytest.approx(1 / 6)
     assert found["difference"]["accuracy"]["value"] == pytest.approx(3 / 6)

@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 from jobs import execution_of
 
-from moray.evaluate.driver import on_evaluation_workers
+from moray.evaluate.driver import start_evaluation_workers
 
 _IN_ITS_FOLDER = """
 import json, sys
 from pathlib import Path
-from moray.evaluate.driver import on_evaluation_workers
+from moray.evaluate.driver import start_evaluation_workers
 
 output, execution = Path(sys.argv[1]), json.loads(sys.argv[2])
-with on_evaluation_workers("evaluate", "name", output, {"precision": "fp32"}, execution) as workers:
+cfg = {"precision": "fp32"}
+with start_evaluation_workers("evaluate", "name", output, cfg, execution) as workers:
     print(workers.job.folder, flush=True)
     sys.stdin.read()
 """
@@ -36,7 +37,7 @@ def test_the_folders_of_killed_starts_are_removed_and_not_those_of_others(tmp_pa
     kept = folders[1] / "kept"
     kept.touch()
     cfg = {"precision": "fp32"}
-    with on_evaluation_workers("evaluate", "name", output, cfg, execution) as workers:
+    with start_evaluation_workers("evaluate", "name", output, cfg, execution) as workers:
         own = workers.job.folder
         assert {*tmp_path.iterdir()} == {folders[1], own}
         assert kept.exists()

@@ -33,7 +33,7 @@ def settled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def digest() -> str:
     """That of the rows, as the next process finds it."""
-    contents._known.cache_clear()
+    contents._read_cache.cache_clear()
     return contents_of(["rows.jsonl"])["rows.jsonl"]
 
 
@@ -87,8 +87,8 @@ def test_the_same_bytes_have_the_same_digest(way: Callable[[str], None]) -> None
 @pytest.mark.usefixtures("settled")
 def test_what_looks_the_same_is_not_read_again() -> None:
     digest()
-    look, _ = contents._known(CACHE.absolute())["rows.jsonl"]
-    contents._write({"rows.jsonl": (look, "of what was kept")})
+    look, _ = contents._read_cache(CACHE.absolute())["rows.jsonl"]
+    contents._write_cache({"rows.jsonl": (look, "of what was kept")})
     assert digest() == "of what was kept"
 
 
@@ -118,17 +118,17 @@ def test_damaged_digests_are_made_anew(damage: Callable[[bytes], bytes]) -> None
 @pytest.mark.usefixtures("settled")
 def test_two_workflows_keep_each_others_digests() -> None:
     Path("other").write_text("x")
-    contents._known.cache_clear()
+    contents._read_cache.cache_clear()
     # Both have read the file before either writes it.
-    assert contents._known(CACHE.absolute()) == {}
+    assert contents._read_cache(CACHE.absolute()) == {}
     before = digest()
-    contents._known.cache_clear()
-    contents._known(CACHE.absolute()).clear()
+    contents._read_cache.cache_clear()
+    contents._read_cache(CACHE.absolute()).clear()
     contents_of(["other"])
-    contents._known.cache_clear()
-    known = contents._known(CACHE.absolute())
-    assert known["rows.jsonl"][1] == before
-    assert known.keys() == {"rows.jsonl", "other"}
+    contents._read_cache.cache_clear()
+    entries = contents._read_cache(CACHE.absolute())
+    assert entries["rows.jsonl"][1] == before
+    assert entries.keys() == {"rows.jsonl", "other"}
 
 
 @pytest.mark.usefixtures("settled")
@@ -137,8 +137,8 @@ def test_digests_of_files_that_are_gone_are_dropped() -> None:
     Path("other").write_text("x")
     Path("rows.jsonl").unlink()
     contents_of(["other"])
-    contents._known.cache_clear()
-    assert contents._known(CACHE.absolute()).keys() == {"other"}
+    contents._read_cache.cache_clear()
+    assert contents._read_cache(CACHE.absolute()).keys() == {"other"}
 
 
 def test_a_file_that_cannot_be_read_is_said_to_be_unreadable() -> None:

@@ -32,7 +32,7 @@ for module, line in json.loads(sys.argv[1]):
     file = edits.PACKAGE / module
     before = file.read_text() if file.exists() else None
     file.write_text((before or "") + line)
-    edits._edited.cache_clear()
+    edits._edited_modules.cache_clear()
     if not line.startswith("CHANGED"):
         edits._closure.cache_clear(), edits._imports.cache_clear()
     found = {{stage: edits.edits_of(stage, names) for stage, names in {STAGES}.items()}}
@@ -240,7 +240,7 @@ def runs(python: str) -> bool:
 @pytest.mark.parametrize("python", [name for name in PYTHONS if runs(name)])
 def test_other_versions_of_python_have_the_same_digests(python: str, tmp_path: Path) -> None:
     """Otherwise all would be edited there."""
-    program = "from moray.provenance.edits import _edited; print(_edited())"
+    program = "from moray.provenance.edits import _edited_modules; print(_edited_modules())"
     done = subprocess.run(
         [python, "-c", program],
         cwd=tmp_path,

@@ -11,12 +11,12 @@ import pytest
 from moray.errors import UserError
 from moray.provenance.manifest import (
     MANIFEST,
+    atomic_folder,
     damaged_files,
     fingerprint,
     new_folder,
     read_manifest,
     sha256_file,
-    whole_or_nothing,
     write_json,
     write_manifest,
 )
@@ -179,14 +179,14 @@ def test_a_new_folder_is_empty_whatever_was_there(folder: Path, tmp_path: Path) 
 
 
 def test_a_folder_that_is_filled_stays(folder: Path) -> None:
-    with whole_or_nothing(folder) as empty:
+    with atomic_folder(folder) as empty:
         assert list(empty.iterdir()) == []
         (empty / "new").touch()
     assert [path.name for path in folder.iterdir()] == ["new"]
 
 
 def fill_half(folder: Path, fail: Callable[[], object]) -> None:
-    with whole_or_nothing(folder):
+    with atomic_folder(folder):
         (folder / "deep").mkdir()
         (folder / "deep/half").write_bytes(bytes(100))
         fail()

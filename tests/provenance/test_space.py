@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from moray.errors import UserError
-from moray.provenance.space import check_space, full_disk_as_error
+from moray.provenance.space import check_space, explain_full_disk
 
 
 def test_more_than_the_disk_has_free_is_refused_before_it_is_written(tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_a_full_disk_is_one_line_with_what_was_written(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep/file").write_bytes(bytes(2345))
     # The kernel's own device for it: every write says that no space is left.
-    with pytest.raises(UserError) as caught, full_disk_as_error(tmp_path):
+    with pytest.raises(UserError) as caught, explain_full_disk(tmp_path):
         Path("/dev/full").write_bytes(b"x")
     assert str(caught.value) == (
         f"{tmp_path}: the disk is full after writing 2,345 bytes; "
@@ -37,7 +37,7 @@ def test_a_full_disk_is_one_line_with_what_was_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 def test_a_quota_is_reported_as_a_full_disk_is(tmp_path: Path, number: int) -> None:
-    with pytest.raises(UserError, match="the disk is full"), full_disk_as_error(tmp_path):
+    with pytest.raises(UserError, match="the disk is full"), explain_full_disk(tmp_path):
         raise OSError(number, "")
 
 
@@ -45,6 +45,6 @@ def test_a_quota_is_reported_as_a_full_disk_is(tmp_path: Path, number: int) -> N
     "error", [FileNotFoundError(errno.ENOENT, ""), OSError("no number"), ValueError("no disk")]
 )
 def test_other_errors_pass_as_they_are(tmp_path: Path, error: Exception) -> None:
-    with pytest.raises(type(error)) as caught, full_disk_as_error(tmp_path):
+    with pytest.raises(type(error)) as caught, explain_full_disk(tmp_path):
         raise error
     assert caught.value is error

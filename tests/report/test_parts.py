@@ -10,9 +10,9 @@ from made_up_results import DIGEST, STEPS, scores, seal, write_run
 
 from moray.proofs.comparison import Comparison, conclude, write_proof
 from moray.provenance.manifest import sha256_file, write_manifest
-from moray.report.details import Limits, changed, details, remarks
+from moray.report.details import Limits, changed_settings, details_of_run, remarks
 from moray.report.lineage import Node, lineage_of
-from moray.report.overview import differing, over_seeds, overview, verdict
+from moray.report.overview import differing_settings, over_seeds, overview, verdict
 from moray.report.page import spread
 from moray.report.quantities import count, duration, figure, memory
 from moray.results import load
@@ -65,7 +65,7 @@ def test_comparisons_with_plain_libraries_are_shown_with_both_figures(tmp_path: 
     evaluation = scores(0.0) | {"proof": conclude(compared[:1], "warn", "runs.a")}
     (folder / "eval.json").write_text(json.dumps(evaluation))
     results = load(tmp_path / "results")
-    found = details(results, results.files["a"], [], [], Limits.of(1))["checks"]
+    found = details_of_run(results, results.files["a"], [], [], Limits.of(1))["checks"]
     shown = [(one["what"], one["here"], one["plain"], one["holds"]) for one in found]
     assert shown == [("loss", "2.5", "2.25", False)] * 2
 
@@ -109,12 +109,12 @@ def test_settings_are_compared_with_the_defaults_and_with_each_other(tmp_path: P
     write_run(tmp_path, "a", train={"seed": 1})
     write_run(tmp_path, "b", train={"seed": 2, "learning_rate": 1e-3})
     results = load(tmp_path / "results")
-    assert changed(results.files["b"].settings) == [
+    assert changed_settings(results.files["b"].settings) == [
         ("train.learning_rate", 1e-3, 5e-5),
         ("train.max_steps", 40, None),
         ("train.seed", 2, 0),
     ]
-    found = differing(results.settings)
+    found = differing_settings(results.settings)
     assert list(found) == ["run", "train.learning_rate", "train.seed"]
     assert found["train.seed"].tolist() == [1, 2]
 

@@ -15,7 +15,7 @@ from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
 from moray.config.schema.train import Preference
 from moray.provenance.manifest import read_manifest
-from moray.rows.loader import Shard, drawn, from_memory, from_stream
+from moray.rows.loader import Shard, from_memory, from_stream, row_positions
 from moray.rows.order import Mixture
 from moray.rows.store import Rows, StoredRows, record_of
 from moray.storage.transfer import copy_to
@@ -184,7 +184,9 @@ def test_where_rows_are_drawn_is_their_place_in_the_sequence(stores: dict[str, P
     sequence = np.concatenate([mixture.rows(step)[1] for step in range(7)])
     for rank in range(5):
         shard = Shard(first_step=2, num_steps=7, rank=rank, world_size=5)
-        pairs = zip(from_memory([split], mixture, shard), drawn(mixture, shard), strict=True)
+        pairs = zip(
+            from_memory([split], mixture, shard), row_positions(mixture, shard), strict=True
+        )
         for rows, where in pairs:
             assert where.seed == mixture.seed
             assert np.array_equal(split.rows[sequence[where.positions]], rows)

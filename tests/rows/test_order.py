@@ -47,16 +47,16 @@ def test_groups_hold_the_rows_of_the_steps_wherever_the_sequence_is_cut() -> Non
         for _ in range(30):
             first, end = sorted(draw.integers(4 * num_rows + 1, size=2).tolist())
             groups = list(Order(windows, seed=3).groups(first, end))
-            picked, place = [], first
+            indices, place = [], first
             for group in groups:
                 assert group.first_position == place, (windows, first, end)
-                mine = np.array(rows_of(windows, group))[group.picked()]
+                mine = np.array(rows_of(windows, group))[group.indices()]
                 assert 0 < len(mine) == group.high - group.low, (windows, first, end)
-                picked += mine.tolist()
+                indices += mine.tolist()
                 place += len(mine)
-            assert picked == whole[first:end], (windows, first, end)
+            assert indices == whole[first:end], (windows, first, end)
             # Whatever was asked before.
-            assert order.rows(first, end).tolist() == picked, (windows, first, end)
+            assert order.rows(first, end).tolist() == indices, (windows, first, end)
 
 
 @pytest.mark.parametrize("windows", MANY)
@@ -66,7 +66,7 @@ def test_what_is_shuffled_together_does_not_grow_with_the_corpus(windows: list[i
     assert [len(group.windows) for group in groups[:-1]] == [8] * (len(groups) - 1)
     assert sorted(w for group in groups for w in group.windows) == np.flatnonzero(windows).tolist()
     for group in groups:
-        rows = np.array(rows_of(windows, group))[group.picked()].tolist()
+        rows = np.array(rows_of(windows, group))[group.indices()].tolist()
         assert sorted(rows) == sorted(rows_of(windows, group))
         assert rows != rows_of(windows, group), "rows of a group are shuffled"
 

@@ -122,7 +122,7 @@ def test_weights_that_transformers_leaves_out_are_announced(
     load_tokenizer(model_folder).save_pretrained(source)
     base_model(tmp_path / "tiny", {"source": "path", "path": str(source)})
     assert (
-        "model tiny: of qwen3_5, only the part for text (qwen3_5_text) is loaded and exported"
+        "model tiny: only the part for text (qwen3_5_text) of qwen3_5 is loaded and exported"
     ) in capsys.readouterr().err
     assert any("visual" in name for name in load_file(tmp_path / "tiny/model.safetensors"))
     assert not any("visual" in name for name in load_model(tmp_path / "tiny").state_dict())

@@ -18,7 +18,7 @@ def test_a_checkpoint_without_its_manifest_is_damaged(
     place = Place(tmp_path / "state")
     place.write(10)
     place.change(10, "manifest.json", lambda _: content)
-    assert place.opened().damaged(10) == ["manifest.json"]
+    assert place.opened().damaged_files(10) == ["manifest.json"]
 
 
 def test_a_checkpoint_of_the_same_step_takes_nothing_from_the_one_before(tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_a_checkpoint_of_the_same_step_takes_nothing_from_the_one_before(tmp_pat
     stale.write_bytes(b"of another attempt")
     place.write(10)
     assert not stale.exists()
-    assert place.opened().damaged(10) == []
+    assert place.opened().damaged_files(10) == []
 
 
 def test_a_record_may_be_removed_while_it_is_looked_for(
@@ -38,4 +38,4 @@ def test_a_record_may_be_removed_while_it_is_looked_for(
     records = FolderRecords(tmp_path)
     monkeypatch.setattr(Path, "exists", lambda path: True)
     assert records.read("request") is None
-    assert records.changed("request") is None
+    assert records.last_modified("request") is None

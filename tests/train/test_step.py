@@ -12,17 +12,17 @@ import torch
 
 from moray.model.load import load_model
 from moray.provenance.manifest import read_manifest
-from moray.rows.store import Drawn, Rows
+from moray.rows.store import RowPositions, Rows
 from moray.tasks.language.loss import TokenLoss, make_batch
 from moray.tasks.language.rows import TRAINED, StoredSplit, num_trained, row_type
 from moray.tasks.language.task import LanguageTask
 from moray.train.step import feeds, micro_batches
 
 
-def anywhere(rows: int) -> Iterator[Drawn]:
+def anywhere(rows: int) -> Iterator[RowPositions]:
     """Positions for steps of so many rows, for a task in which nothing is random."""
     while True:
-        yield Drawn(0, np.arange(rows))
+        yield RowPositions(0, np.arange(rows))
 
 
 @pytest.fixture

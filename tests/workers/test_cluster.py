@@ -12,7 +12,7 @@ import pytest
 
 from moray.config.schema.sections import Ray
 from moray.errors import UserError
-from moray.workers.cluster import connected, interface_setup
+from moray.workers.cluster import connect_ray, interface_setup
 from moray.workers.launch import Launch
 
 
@@ -21,7 +21,7 @@ def launch_of(settings: Ray) -> Launch:
 
 
 def refusal(settings: Ray) -> str:
-    with pytest.raises(UserError) as caught, connected(launch_of(settings)):
+    with pytest.raises(UserError) as caught, connect_ray(launch_of(settings)):
         pytest.fail("nothing may run")
     return str(caught.value)
 
@@ -56,7 +56,7 @@ def test_an_address_where_no_ray_is_costs_one_line_at_once(host: str) -> None:
 def test_the_dashboard_answers_at_the_address_that_is_printed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with connected(launch_of(Ray(num_workers=1, include_dashboard=True))):
+    with connect_ray(launch_of(Ray(num_workers=1, include_dashboard=True))):
         printed = capsys.readouterr().err
         reported = re.search(r"^Ray's dashboard is at (http://127\.0\.0\.1:\d+)$", printed, re.M)
         assert reported
@@ -71,7 +71,7 @@ def test_workers_that_would_leave_no_cpu_for_reading_are_refused_with_the_number
 from pathlib import Path
 from ray.cluster_utils import Cluster
 from moray.workers.launch import Launch
-from moray.workers.cluster import connected, interface_setup
+from moray.workers.cluster import connect_ray, interface_setup
 from moray.config.schema.sections import Ray
 from moray.errors import UserError
 
@@ -82,12 +82,12 @@ def launch(workers, streams):
     return Launch(ray, "runs.tuned.ray", Path("."), "ray", 60, streams=streams)
 
 try:
-    with connected(launch(1, True)):
+    with connect_ray(launch(1, True)):
         print("one worker")
-    with connected(launch(2, False)):
+    with connect_ray(launch(2, False)):
         print("two workers from memory")
     try:
-        with connected(launch(2, True)):
+        with connect_ray(launch(2, True)):
             print("two workers streaming")
     except UserError as error:
         print(error)
@@ -116,7 +116,7 @@ IN_A_LOCAL_RAY = """
 import os, sys
 from pathlib import Path
 from moray.workers.launch import Launch
-from moray.workers.cluster import connected, interface_setup
+from moray.workers.cluster import connect_ray, interface_setup
 from moray.config.schema.sections import Ray
 
 def watch(event, arguments):
@@ -126,7 +126,7 @@ def watch(event, arguments):
 sys.addaudithook(watch)
 os.umask(0)
 ray = Ray(num_workers=1, resources_per_worker={"CPU": 0.1})
-with connected(Launch(ray, "runs.tuned.ray", Path("."), "ray", 60)):
+with connect_ray(Launch(ray, "runs.tuned.ray", Path("."), "ray", 60)):
     import ray
     print(ray.get(ray.remote(lambda: "works").remote()))
 """

@@ -16,29 +16,29 @@ from moray.workers.entry import (
     BatchCounter,
     FirstFault,
     Worker,
-    followed_output,
+    follow_output,
     run_entry_point,
-    shown_batches,
+    show_batches,
 )
 
 
 def test_of_several_faults_the_first_one_stays_until_it_is_cleared(tmp_path: Path) -> None:
     here, elsewhere = FirstFault(tmp_path), FirstFault(tmp_path)
-    assert elsewhere.found() is None
+    assert elsewhere.read() is None
     here.record(UserError("a.key", "is wrong", "set it right"))
     elsewhere.record(UserError("b.key", "is wrong too", "set it right"))
-    for seen in (here.found(), elsewhere.found()):
+    for seen in (here.read(), elsewhere.read()):
         assert str(seen) == "a.key: is wrong; set it right"
     assert [path.name for path in tmp_path.iterdir()] == ["fault.json"]
     here.clear()
-    assert elsewhere.found() is None
+    assert elsewhere.read() is None
 
 
 def test_lines_of_all_workers_are_copied_whole_and_those_of_an_earlier_start_are_not(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "output-0.txt").write_text("earlier\n")
-    with followed_output(tmp_path):
+    with follow_output(tmp_path):
         with (tmp_path / "output-0.txt").open("w") as first:
             first.write("one\nhalf a ")
         with (tmp_path / "output-11.txt").open("wb") as second:
@@ -55,7 +55,7 @@ def test_lines_of_all_workers_are_copied_whole_and_those_of_an_earlier_start_are
 
 def test_the_log_does_not_grow_with_time(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """What was copied once isn't copied again at the end."""
-    with followed_output(tmp_path):
+    with follow_output(tmp_path):
         file = tmp_path / "output-0.txt"
         file.write_text("once\n")
         while "once" not in (seen := capfd.readouterr().err):
@@ -74,7 +74,7 @@ def test_the_batches_of_all_workers_are_shown(
             yield item
 
     monkeypatch.setattr("moray.workers.entry.progress", progress)
-    with shown_batches(tmp_path, "evaluate tuned", 3):
+    with show_batches(tmp_path, "evaluate tuned", 3):
         for rank in (0, 1, 0):
             BatchCounter(tmp_path, rank).add()
         while len(shown) < 3:

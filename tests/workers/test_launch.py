@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from moray.machine import gpus
-from moray.workers.launch import reserved_gpus
+from moray.workers.launch import reserve_gpus
 
 
 def test_the_check_needs_no_ray() -> None:
@@ -30,11 +30,11 @@ def _three_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_run_sees_only_what_it_holds_and_all_again_afterwards(tmp_path: Path) -> None:
-    with reserved_gpus(2, tmp_path) as held:
+    with reserve_gpus(2, tmp_path) as held:
         assert held == gpus() == ["0", "1"]
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
     assert gpus() == ["0", "1", "2"]
-    with reserved_gpus(0, tmp_path):
+    with reserve_gpus(0, tmp_path):
         assert gpus() == []
 
 
@@ -81,7 +81,7 @@ def test_a_gpu_is_locked_as_the_card_that_it_is(
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     monkeypatch.setenv("CARDS", cards)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    with reserved_gpus(len(held), locks) as mine:
+    with reserve_gpus(len(held), locks) as mine:
         assert mine == visible.split(",")
     assert {path.name for path in locks.iterdir()} == held
 
@@ -89,13 +89,13 @@ def test_a_gpu_is_locked_as_the_card_that_it_is(
 def test_a_name_with_slashes_is_locked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["MIG-GPU-8932f937/1/0", "MIG-GPU-8932f937/2/0"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(names))
-    with reserved_gpus(2, tmp_path) as held:
+    with reserve_gpus(2, tmp_path) as held:
         assert held == names
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def hold(folder: Path, count: int, held: "multiprocessing.Queue[list[str]]", go_on: object) -> None:
-    with reserved_gpus(count, folder) as mine:
+    with reserve_gpus(count, folder) as mine:
         held.put(mine)
         go_on.wait()  # type: ignore[attr-defined]
 
@@ -129,5 +129,5 @@ def test_a_run_that_is_killed_gives_its_gpus_back(tmp_path: Path) -> None:
     assert held.get(timeout=60) == ["0", "1", "2"]
     run.kill()
     run.join()
-    with reserved_gpus(3, tmp_path) as mine:
+    with reserve_gpus(3, tmp_path) as mine:
         assert mine == ["0", "1", "2"]

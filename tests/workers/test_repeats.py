@@ -7,7 +7,7 @@ import torch
 from torch.distributed import DistBackendError
 
 from moray.errors import UserError
-from moray.workers.repeats import end_on_repeated_error, forget_raised, last_raised
+from moray.workers.repeats import end_on_repeated_error, forget_errors, last_error
 
 
 def attempt(folder: Path, error: Exception, rank: int = 0, note: str | None = None) -> Exception:
@@ -84,7 +84,7 @@ def test_what_the_machine_may_have_caused_is_left_as_it_is(
 ) -> None:
     for _ in range(3):
         assert attempt(tmp_path, error) is error
-    assert last_raised(tmp_path) is None
+    assert last_error(tmp_path) is None
 
 
 def test_an_index_beyond_an_embedding_on_a_gpu_is_of_code(tmp_path: Path) -> None:
@@ -94,14 +94,14 @@ def test_an_index_beyond_an_embedding_on_a_gpu_is_of_code(tmp_path: Path) -> Non
 
 
 def test_the_error_of_the_last_attempt_is_known_until_it_is_forgotten(tmp_path: Path) -> None:
-    assert last_raised(tmp_path) is None
+    assert last_error(tmp_path) is None
     attempt(tmp_path, ZeroDivisionError(), rank=3, note="the last known step is 5")
-    assert str(last_raised(tmp_path)) == (
+    assert str(last_error(tmp_path)) == (
         "ZeroDivisionError: no message (worker 3; the last known step is 5); correct its cause "
         "(the traceback is in the log), and run the same command again"
     )
     attempt(tmp_path, OSError("gone"), rank=3)
-    assert last_raised(tmp_path) is None
+    assert last_error(tmp_path) is None
     attempt(tmp_path, ZeroDivisionError(), rank=3)
-    forget_raised(tmp_path)
+    forget_errors(tmp_path)
     assert list(tmp_path.iterdir()) == []

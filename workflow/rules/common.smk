@@ -17,7 +17,7 @@ import moray
 from moray import machine, project
 from moray.config import extras, inputs, layout, plan, recorded
 from moray.config.config_files import check_config_file, check_option
-from moray.config.load import load_experiment, with_short_keys_resolved
+from moray.config.load import load_experiment, resolve_short_keys
 from moray.config.schema.experiment import SMOKE_TEST_RUN
 from moray.config.tasks import MODALITIES, TASKS
 from moray.config.versions import version_of
@@ -68,7 +68,7 @@ def check_package():
 def load():
     """The checked config and the files that it names; exits with one line for each fault."""
     try:
-        experiment = load_experiment(with_short_keys_resolved(config))
+        experiment = load_experiment(resolve_short_keys(config))
         extras.check_all_there(experiment)
         files = {
             name: plan.dataset_files(experiment, name) for name in experiment.datasets
@@ -195,7 +195,7 @@ def dataset_input(wildcards):
     files = DATASET_FILES[wildcards.dataset]
     for file in chain(*files.values()):
         if not os.path.exists(file) and not is_made(file):
-            sys.exit(str(inputs.not_there(EXPERIMENT, wildcards.dataset, file)))
+            sys.exit(str(inputs.missing_file_error(EXPERIMENT, wildcards.dataset, file)))
     record = f"results/datasets/{wildcards.dataset}/dataset.json"
     check_made_of_this(record, recorded.other_rows, wildcards.dataset)
     return {split: by_content(own) for split, own in files.items()}
@@ -366,21 +366,21 @@ def check_finished_runs(jobs):
             or reason.software_stack_changed
         )
 
-    def made_for(job):
+    def with_sources(job):
         """The job and those whose outputs it waits for."""
-        found, waiting = {job}, [job]
+        closure, waiting = {job}, [job]
         for each in waiting:
-            more = needed & {*dag.dependencies[each]} - found
-            found |= more
+            more = needed & {*dag.dependencies[each]} - closure
+            closure |= more
             waiting += more
-        return found
+        return closure
 
-    found = []
+    faults = []
     for job in jobs:
         finished = all(os.path.exists(output) for output in job.output)
         if not job.rule.name.endswith("finetune_run") or not finished:
             continue
-        before = made_for(job)
+        before = with_sources(job)
         if any(map(is_changed, before)):
             continue
         gone = sorted(
@@ -389,9 +389,9 @@ def check_finished_runs(jobs):
             for output in other.output
             if not os.path.exists(output)
         )
-        found.append(inputs.trained_already(job.wildcards.run, job.output.train, gone))
-    if found:
-        sys.exit("\n".join(map(str, found)))
+        faults.append(inputs.retraining_error(job.wildcards.run, job.output.train, gone))
+    if faults:
+        sys.exit("\n".join(map(str, faults)))
 
 
 def stop_on_signals(runs):

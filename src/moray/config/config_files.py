@@ -1,4 +1,4 @@
-"""What is wrong with a config as a file, which nobody sees once it has been read."""
+"""Faults of a config as a file, which nobody sees once it has been read."""
 
 import json
 import re
@@ -29,12 +29,12 @@ def read_config(overlays: Sequence[Path]) -> Experiment:
         ConfigError: with every fault of the config.
         UserError: if a file is missing or isn't YAML.
     """
-    merged: Any = {}
+    config: Any = {}
     for file in (_CONFIG, *overlays):
         content = read_yaml(file, "go to the project's folder")
         check_config_file(file)
-        merged = merge(merged, content)
-    return load_experiment(merged)
+        config = merge(config, content)
+    return load_experiment(config)
 
 
 def check_option(arguments: Sequence[str]) -> None:
@@ -54,7 +54,7 @@ def check_option(arguments: Sequence[str]) -> None:
 
 
 def _is_option(word: str) -> bool:
-    # Also shortened, as Python's argparse takes it.
+    # Python's argparse also takes a shortened option.
     name = word.partition("=")[0]
     return name.startswith("--configf") and f"{_OPTION}s".startswith(name)
 
@@ -97,19 +97,19 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def _check(node: yaml.Node | None, file: Path, seen: set[int]) -> None:
+def _check(node: yaml.Node | None, file: Path, visited: set[int]) -> None:
     if isinstance(node, yaml.ScalarNode):
         _check_number(node, file)
-    if not isinstance(node, yaml.CollectionNode) or id(node) in seen:
+    if not isinstance(node, yaml.CollectionNode) or id(node) in visited:
         return
-    seen.add(id(node))
+    visited.add(id(node))
     if isinstance(node, yaml.MappingNode):
         lines: dict[str, int] = {}
         for key, _ in node.value:
             _check_key(key, file, lines)
     for child in node.value:
         for part in child if isinstance(child, tuple) else (child,):
-            _check(part, file, seen)
+            _check(part, file, visited)
 
 
 def _check_number(node: yaml.ScalarNode, file: Path) -> None:

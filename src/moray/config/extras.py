@@ -27,7 +27,7 @@ METRICS = {"doctests": "doctests"}
 # That of each stage, whose rule is in `workflow/rules`; its module `stage` has a function of the
 # stage's name. If the rule is of a run, `requirements` says by `faults` what is missing here.
 STAGES = {"benchmark": "lm_eval", "gguf": "gguf", "search": "search", "smoke_test": "smoke_test"}
-# That of each tracker; its module `tracker` opens a run by `opened`.
+# That of each tracker; its module `tracker` opens a run by `open_run`.
 TRACKERS = {"mlflow": "mlflow", "tensorboard": "tensorboard", "wandb": "wandb"}
 # That of each strategy that isn't in `train/strategies`; its module `strategy` makes one.
 STRATEGIES = {"deepspeed": "deepspeed"}

@@ -8,14 +8,14 @@ from moray.errors import UserError
 
 
 def folder_names(folder: Path) -> list[str]:
-    """The names of the folders in a folder, sorted, but for hidden ones."""
+    """The names of the folders in a folder, sorted, without hidden ones."""
     return [entry.name for entry in _visible(folder) if entry.is_dir()]
 
 
 def files_below(folder: str | Path) -> Iterator[os.DirEntry[str]]:
     """All files below a folder, in order, also those in folders that links lead to.
 
-    Hidden ones, and those in hidden folders, are left out.
+    Hidden files and folders are left out.
 
     Raises:
         UserError: if a link leads nowhere, or back to a folder that contains it.
@@ -42,10 +42,10 @@ def _below(folder: str, above: tuple[str, ...]) -> Iterator[os.DirEntry[str]]:
 
 def _visible(folder: str | Path) -> list[os.DirEntry[str]]:
     with os.scandir(folder) as entries:
-        seen = [entry for entry in entries if not entry.name.startswith(".")]
-    for entry in seen:
+        visible = [entry for entry in entries if not entry.name.startswith(".")]
+    for entry in visible:
         check_name(entry.path, ascii(os.fspath(folder))[1:-1])
-    return sorted(seen, key=lambda entry: entry.name)
+    return sorted(visible, key=lambda entry: entry.name)
 
 
 def check_name(path: str, key: str) -> None:

@@ -36,11 +36,11 @@ class Expansion:
 
     def as_written(self, faults: list[UserError]) -> list[UserError]:
         """The faults with the paths of what the user wrote, one for each path."""
-        found: dict[str, UserError] = {}
+        by_path: dict[str, UserError] = {}
         for fault in faults:
             path = self._path(fault)
-            found.setdefault(path, UserError(path, fault.problem, fault.remedy))
-        return list(found.values())
+            by_path.setdefault(path, UserError(path, fault.problem, fault.remedy))
+        return list(by_path.values())
 
     def _path(self, fault: UserError) -> str:
         # Names have dots in them, and one can begin with another.
@@ -50,13 +50,13 @@ class Expansion:
             return fault.path
         sweep, places = self._places[run]
         key = fault.path.removeprefix(f"runs.{run}").removeprefix(".")
-        for written, place in places.items():
-            if f"{key}.".startswith(f"{written}."):
+        for swept_key, place in places.items():
+            if f"{key}.".startswith(f"{swept_key}."):
                 # Whatever its value.
-                place = f"grid.{written}" if fault.problem == "unknown key" else place
-                return f"runs.{sweep}.{place}{key.removeprefix(written)}"
-            if key and written.startswith(f"{key}."):
-                return f"runs.{sweep}.grid.{written}"
+                place = f"grid.{swept_key}" if fault.problem == "unknown key" else place
+                return f"runs.{sweep}.{place}{key.removeprefix(swept_key)}"
+            if key and swept_key.startswith(f"{key}."):
+                return f"runs.{sweep}.grid.{swept_key}"
         return f"runs.{sweep}.{key}".removesuffix(".")
 
 
@@ -116,25 +116,25 @@ def _contradictions(sweep: str, grid: Grid, section: Mapping[str, Any]) -> Itera
 def _expand_one(
     sweep: str, section: Mapping[str, Any], grid: Grid, runs: Mapping[str, Any], into: Expansion
 ) -> Iterator[UserError]:
-    written = {key: value for key, value in section.items() if key not in _KEYS}
+    base = {key: value for key, value in section.items() if key not in _KEYS}
     # A name doesn't depend on the order in which keys and values are written.
     axes = [(key, list(enumerate(values))) for key, values in sorted((grid.grid or {}).items())]
-    short = _short([key for key, _ in axes])
+    short = _short_keys([key for key, _ in axes])
     members = into.sweeps.setdefault(sweep, {})
-    for chosen in product(*(values for _, values in axes)):
-        values = {key: value for (key, _), (_, value) in zip(axes, chosen, strict=True)}
+    for combination in product(*(values for _, values in axes)):
+        values = {key: value for (key, _), (_, value) in zip(axes, combination, strict=True)}
         words = [word for key in values for word in _words(short[key], values[key])]
         setting = "-".join([sweep, *words])
         places = {
             key: f"grid.{key}.{position}"
-            for (key, _), (position, _) in zip(axes, chosen, strict=True)
+            for (key, _), (position, _) in zip(axes, combination, strict=True)
         }
         for seed, place in _seeds(grid):
             name = setting if seed is None else f"{setting}-seed={seed}"
-            if fault := _unfit(sweep, name, runs, into):
+            if fault := _fault_of_name(sweep, name, runs, into):
                 yield fault
                 continue
-            run = written
+            run = base
             for key, value in [*values.items(), *([] if seed is None else [(_SEED, seed)])]:
                 run = with_value(run, key, value)
             into.runs[name] = _from_same_seed(run, seed, runs)
@@ -160,7 +160,9 @@ def _seeds(grid: Grid) -> list[tuple[int | None, str]]:
     return [(seed, f"seeds.{position}") for position, seed in enumerate(grid.seeds)]
 
 
-def _unfit(sweep: str, name: str, runs: Mapping[str, Any], into: Expansion) -> UserError | None:
+def _fault_of_name(
+    sweep: str, name: str, runs: Mapping[str, Any], into: Expansion
+) -> UserError | None:
     path = f"runs.{sweep}.{'grid' if _KEYS[0] in runs[sweep] else 'seeds'}"
     if name in into.sweeps[sweep]:
         return UserError(path, f"makes two runs named {name}", "remove one of the equal values")
@@ -179,7 +181,7 @@ def _unfit(sweep: str, name: str, runs: Mapping[str, Any], into: Expansion) -> U
     return None
 
 
-def _short(keys: list[str]) -> dict[str, str]:
+def _short_keys(keys: list[str]) -> dict[str, str]:
     """The last part of each key where no other has the same, otherwise the key."""
     ends = [key.rpartition(".")[2] for key in keys]
     return {

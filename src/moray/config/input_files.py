@@ -38,10 +38,10 @@ def input_files(path: str, key: str, endings: tuple[str, ...]) -> list[str]:
             splits by their names.
     """
     folder = bool(endings) and Path(path).is_dir()
-    found = glob(_pattern(str(Path(path, "*")) if folder else path), recursive=True)
+    paths = glob(_pattern(str(Path(path, "*")) if folder else path), recursive=True)
     if folder:
-        found = _rows_in(path, found, key, endings)
-    matches = sorted(match for match in found if not Path(match).is_dir())
+        paths = _rows_in(path, paths, key, endings)
+    matches = sorted(match for match in paths if not Path(match).is_dir())
     if dangling := next((match for match in matches if not Path(match).exists()), None):
         raise UserError(
             key,
@@ -63,13 +63,13 @@ def input_files(path: str, key: str, endings: tuple[str, ...]) -> list[str]:
     return [input_file(match, key) for match in matches]
 
 
-def _rows_in(folder: str, found: list[str], key: str, endings: tuple[str, ...]) -> list[str]:
+def _rows_in(folder: str, files: list[str], key: str, endings: tuple[str, ...]) -> list[str]:
     """The files of a folder that may have rows: not those in which `datasets` describes it."""
-    names = {Path(file).name: file for file in found}
-    if saved := _SAVED & names.keys():
+    names = {Path(file).name: file for file in files}
+    if marks := _SAVED & names.keys():
         raise UserError(
             key,
-            f"{folder} was written by save_to_disk of the datasets library (it has {min(saved)}), "
+            f"{folder} was written by save_to_disk of the datasets library (it has {min(marks)}), "
             "which is not read",
             "write it as Parquet: datasets.load_from_disk(…).to_parquet(…), for each split",
         )
@@ -103,11 +103,11 @@ def input_file(path: str, key: str) -> str:
             f"{path} contains braces, which Snakemake reads as wildcards",
             "rename the file",
         )
-    changed = os.stat(path).st_mtime if os.path.exists(path) else 0.0
-    if changed > time.time() + _CLOCK_SKEW:
+    mtime = os.stat(path).st_mtime if os.path.exists(path) else 0.0
+    if mtime > time.time() + _CLOCK_SKEW:
         raise UserError(
             key,
-            f"the time of {path}, {datetime.fromtimestamp(changed):%Y-%m-%d %H:%M}, is in the "
+            f"the time of {path}, {datetime.fromtimestamp(mtime):%Y-%m-%d %H:%M}, is in the "
             "future, so all results would be older than it",
             "run touch on the file, or set the clock",
         )

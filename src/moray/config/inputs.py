@@ -18,7 +18,7 @@ _MOST_LISTED = 50
 def with_contents(cfg: dict[str, Any], files: Iterable[str], keep: bool) -> dict[str, Any]:
     """The param `cfg` of a stage that reads files of the user, with their digests.
 
-    It is the same wherever the files are seen and whatever their times are.
+    It depends neither on where the files are mounted nor on their times.
 
     Args:
         keep: whether to keep the digests for the next start of the workflow.
@@ -33,7 +33,7 @@ def with_contents(cfg: dict[str, Any], files: Iterable[str], keep: bool) -> dict
     return dict(sorted({**cfg, "state": state}.items()))
 
 
-def not_there(experiment: Experiment, dataset: str, file: str) -> UserError:
+def missing_file_error(experiment: Experiment, dataset: str, file: str) -> UserError:
     """The error for a path of a dataset at which there is no file, and which no rule makes."""
     keys = chain(*(keys.items() for keys in experiment.datasets[dataset].files.values()))
     key = next(key for key, paths in keys if file in paths)
@@ -41,17 +41,17 @@ def not_there(experiment: Experiment, dataset: str, file: str) -> UserError:
     return UserError(f"datasets.{dataset}.{key}", problem, CHECK_PATH)
 
 
-def trained_already(run: str, record: str, gone: Sequence[str]) -> UserError:
+def retraining_error(run: str, record: str, missing: Sequence[str]) -> UserError:
     """The error for a finished run that would be trained again because files are gone.
 
     Args:
         record: the file by which it would be.
-        gone: the outputs that have to be made again.
+        missing: the outputs that have to be made again.
     """
     return UserError(
         f"runs.{run}",
-        f"is trained, and would be trained again because {', '.join(gone)} "
-        f"{'are' if len(gone) > 1 else 'is'} gone",
-        f"run snakemake {' '.join(gone)} alone first, and the same command then; or add --forcerun "
-        f"{record} to train it again",
+        f"is trained, and would be trained again because {', '.join(missing)} "
+        f"{'are' if len(missing) > 1 else 'is'} gone",
+        f"run snakemake {' '.join(missing)} alone first, and the same command then; or add "
+        f"--forcerun {record} to train it again",
     )

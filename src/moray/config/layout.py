@@ -64,9 +64,9 @@ def lay_out(ray: Ray, cores: float, gpus: float, batch_size: int | None = None) 
         else:
             workers = ray.num_workers
         use_gpu = use_gpu and (ray.use_gpu is True or (fewest or workers) <= room)
-    used = math.ceil(workers * share) if use_gpu else 0
-    note = _unused(ray, workers, used, gpus, batch_size)
-    return Layout(workers, used, note, fewest)
+    num_gpus = math.ceil(workers * share) if use_gpu else 0
+    note = _gpu_note(ray, workers, num_gpus, gpus, batch_size)
+    return Layout(workers, num_gpus, note, fewest)
 
 
 def lay_out_here(ray: Ray, batch_size: int | None = None, cores: int | None = None) -> Layout:
@@ -144,19 +144,21 @@ def _largest_divisor(number: int, limit: int) -> int:
     return next(divisor for divisor in range(min(limit, number), 0, -1) if number % divisor == 0)
 
 
-def _unused(ray: Ray, workers: int, used: int, gpus: float, batch_size: int | None) -> str | None:
-    if used >= gpus or ray.use_gpu is False:
+def _gpu_note(
+    ray: Ray, workers: int, count: int, gpus: float, batch_size: int | None
+) -> str | None:
+    if count >= gpus or ray.use_gpu is False:
         return None
-    if used == 0:
+    if count == 0:
         return (
             f"using the CPU: {workers} workers need a GPU each, available: {gpus:g}; set "
             "ray.num_workers to auto to use GPUs"
         )
     if ray.num_workers == "auto":
         return (
-            f"using {used} of {gpus:g} GPUs: more workers wouldn't divide {batch_size} rows evenly"
+            f"using {count} of {gpus:g} GPUs: more workers wouldn't divide {batch_size} rows evenly"
         )
-    return f"using {used} of {gpus:g} GPUs, because ray.num_workers is {workers}"
+    return f"using {count} of {gpus:g} GPUs, because ray.num_workers is {workers}"
 
 
 def train_execution(experiment: Experiment, run: str, cores: int) -> dict[str, Any]:
@@ -250,7 +252,7 @@ def _here(experiment: Experiment, run: str, stage: Stage) -> Layout | None:
     return lay_out_here(for_stage(section.ray, getattr(section, stage).num_workers))
 
 
-def new_tokens_unsharded(path: str, strategy: str, tokens: str) -> UserError:
+def new_tokens_error(path: str, strategy: str, tokens: str) -> UserError:
     """The error for an adapter on a model with new tokens; `tokens` says where they stand."""
     return UserError(
         path,

@@ -10,7 +10,9 @@ from moray.config.schema.experiment import BestRef, Experiment, RunRef
 from moray.errors import UserError
 
 
-def known(path: str, name: str, names: Collection[str], section: str) -> Iterator[UserError]:
+def faults_of_name(
+    path: str, name: str, names: Collection[str], section: str
+) -> Iterator[UserError]:
     """A fault if no entry of a section has the name."""
     if name in names:
         return
@@ -19,12 +21,14 @@ def known(path: str, name: str, names: Collection[str], section: str) -> Iterato
     yield UserError(path, f"got {name}, expected a name under {section}", remedy)
 
 
-def starts(experiment: Experiment, name: str, model: str | RunRef | BestRef) -> Iterator[UserError]:
+def faults_of_start(
+    experiment: Experiment, name: str, model: str | RunRef | BestRef
+) -> Iterator[UserError]:
     """A fault if a run starts from a model, another run or the best of a sweep that isn't there."""
     if isinstance(model, str):
         reference = "run" if model in experiment.runs else "best"
         if model in experiment.models or model not in {*experiment.runs, *experiment.sweeps}:
-            yield from known(f"runs.{name}.model", model, experiment.models, "models")
+            yield from faults_of_name(f"runs.{name}.model", model, experiment.models, "models")
             return
         yield UserError(
             f"runs.{name}.model",
@@ -34,7 +38,7 @@ def starts(experiment: Experiment, name: str, model: str | RunRef | BestRef) -> 
     elif isinstance(model, RunRef):
         sweep = experiment.sweeps.get(model.run)
         if sweep is None:
-            yield from known(f"runs.{name}.model.run", model.run, experiment.runs, "runs")
+            yield from faults_of_name(f"runs.{name}.model.run", model.run, experiment.runs, "runs")
             return
         yield UserError(
             f"runs.{name}.model.run",
@@ -48,10 +52,10 @@ def starts(experiment: Experiment, name: str, model: str | RunRef | BestRef) -> 
             f"write {{run: {model.best}}}",
         )
     else:
-        yield from known(f"runs.{name}.model.best", model.best, experiment.sweeps, "runs")
+        yield from faults_of_name(f"runs.{name}.model.best", model.best, experiment.sweeps, "runs")
 
 
-def known_starts(experiment: Experiment, run: str) -> list[str]:
+def existing_starts(experiment: Experiment, run: str) -> list[str]:
     """The runs that a run may start from, without names that nothing has."""
     model = experiment.runs[run].model
     if isinstance(model, BestRef) and model.best not in experiment.sweeps:
@@ -59,26 +63,26 @@ def known_starts(experiment: Experiment, run: str) -> list[str]:
     return [start for start in experiment.starts(run) if start in experiment.runs]
 
 
-def known_base(experiment: Experiment, run: str) -> str | None:
+def existing_base(experiment: Experiment, run: str) -> str | None:
     """The base model of a run; None if a name on the way to it is wrong, or runs form a cycle."""
-    seen: set[str] = set()
-    while run not in seen:
-        seen.add(run)
+    visited: set[str] = set()
+    while run not in visited:
+        visited.add(run)
         model = experiment.runs[run].model
         if isinstance(model, str):
             return model if model in experiment.models else None
         # Runs of a sweep have the same.
-        run = next(iter(known_starts(experiment, run)), run)
+        run = next(iter(existing_starts(experiment, run)), run)
     return None
 
 
 def candidates(experiment: Experiment) -> set[str]:
     """The runs of sweeps whose best one is chosen."""
-    chosen = {run.model.best for run in experiment.runs.values() if isinstance(run.model, BestRef)}
-    return {run for sweep in chosen for run in experiment.sweeps.get(sweep, ())}
+    sweeps = {run.model.best for run in experiment.runs.values() if isinstance(run.model, BestRef)}
+    return {run for sweep in sweeps for run in experiment.sweeps.get(sweep, ())}
 
 
-def circles(experiment: Experiment) -> Iterator[UserError]:
+def faults_of_cycles(experiment: Experiment) -> Iterator[UserError]:
     """A fault for each run that starts from itself, directly or not."""
     for name, run in experiment.runs.items():
         if circle := _way_back(experiment, name):
@@ -90,45 +94,45 @@ def circles(experiment: Experiment) -> Iterator[UserError]:
 
 
 def _way_back(experiment: Experiment, name: str) -> list[str] | None:
-    """The runs from one back to itself; None if there is no such way."""
-    seen: set[str] = set()
+    """A path of runs from one back to itself; None if there is none."""
+    visited: set[str] = set()
     waiting = [[name]]
     while waiting:
         path = waiting.pop()
-        for start in known_starts(experiment, path[-1]):
+        for start in existing_starts(experiment, path[-1]):
             if start == name:
                 return [*path, name]
-            if start not in seen:
-                seen.add(start)
+            if start not in visited:
+                visited.add(start)
                 waiting.append([*path, start])
     return None
 
 
-def comparable(experiment: Experiment) -> Iterator[UserError]:
-    """A fault if the best of a sweep is wanted and its losses are of different rows."""
-    differing: dict[str, list[str]] = {}
+def faults_of_sweeps(experiment: Experiment) -> Iterator[UserError]:
+    """A fault if a run starts from the best of a sweep whose losses are of different rows."""
+    differences: dict[str, list[str]] = {}
     for name, run in experiment.runs.items():
         if not isinstance(run.model, BestRef):
             continue
         sweep = run.model.best
-        if sweep not in differing:
-            differing[sweep] = _differing(experiment, experiment.starts(name))
-        if differing[sweep]:
+        if sweep not in differences:
+            differences[sweep] = _differences(experiment, experiment.starts(name))
+        if differences[sweep]:
             yield UserError(
                 f"runs.{name}.model.best",
-                f"the runs of {sweep} differ in their {' and '.join(differing[sweep])}, so their "
+                f"the runs of {sweep} differ in their {' and '.join(differences[sweep])}, so their "
                 "validation losses can't be compared",
                 "write {run: NAME} instead, with the name of one of them",
             )
 
 
-def _differing(experiment: Experiment, runs: list[str]) -> list[str]:
-    first, *others = (_judged_by(experiment, run) for run in runs)
+def _differences(experiment: Experiment, runs: list[str]) -> list[str]:
+    first, *others = (_basis_of_loss(experiment, run) for run in runs)
     return [key for key in first if any(other[key] != first[key] for other in others)]
 
 
-def _judged_by(experiment: Experiment, run: str) -> dict[str, Any]:
-    """What a validation loss is measured on, and how."""
+def _basis_of_loss(experiment: Experiment, run: str) -> dict[str, Any]:
+    """Settings on which a validation loss depends besides those of the training."""
     section = experiment.runs[run]
     return {
         "base model": experiment.base_model(run),

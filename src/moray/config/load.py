@@ -65,18 +65,18 @@ def read_yaml(file: Path, if_missing: str) -> Mapping[str, Any]:
     return content
 
 
-def with_short_keys_resolved(config: Mapping[str, Any]) -> dict[str, Any]:
+def resolve_short_keys(config: Mapping[str, Any]) -> dict[str, Any]:
     """The config of a smoke test with the short keys that are given in their places.
 
     Any other config is returned as it is, so that such a key in it is reported as unknown.
     """
-    resolved = dict(config)
-    if SMOKE_TEST_RUN not in (resolved.get("runs") or {}):
-        return resolved
-    for key in _SHORT_KEYS.keys() & resolved.keys():
-        value = resolved.pop(key)
-        resolved = with_value(resolved, _SHORT_KEYS[key], value)
-    return resolved
+    whole = dict(config)
+    if SMOKE_TEST_RUN not in (whole.get("runs") or {}):
+        return whole
+    for key in _SHORT_KEYS.keys() & whole.keys():
+        value = whole.pop(key)
+        whole = with_value(whole, _SHORT_KEYS[key], value)
+    return whole
 
 
 def load_experiment(config: Mapping[str, Any]) -> Experiment:
@@ -88,17 +88,17 @@ def load_experiment(config: Mapping[str, Any]) -> Experiment:
     Raises:
         ConfigError: with every fault, one line each.
     """
-    written = {key: _without_removed(key, value) for key, value in config.items()}
-    runs = written.get("runs")
+    sections = {key: _without_removed(key, value) for key, value in config.items()}
+    runs = sections.get("runs")
     expansion = expand(runs) if isinstance(runs, Mapping) else Expansion()
     if expansion.sweeps:
-        written["runs"] = expansion.runs
+        sections["runs"] = expansion.runs
     try:
-        experiment = Experiment.model_validate(_with_defaults(written)).with_sweeps(
+        experiment = Experiment.model_validate(_with_defaults(sections)).with_sweeps(
             expansion.sweeps
         )
     except ValidationError as error:
-        raise ConfigError(expansion.as_written(describe(error, written))) from None
+        raise ConfigError(expansion.as_written(describe(error, sections))) from None
     if problems := check_references(experiment) or _searches(experiment):
         raise ConfigError(expansion.as_written(problems))
     return experiment
@@ -131,7 +131,7 @@ def merge(base: Any, override: Any) -> Any:
     """Override a mapping key by key, at every depth."""
     if not isinstance(base, Mapping) or not isinstance(override, Mapping):
         return override
-    merged = dict(base)
+    whole = dict(base)
     for key, value in override.items():
-        merged[key] = merge(base[key], value) if key in base else value
-    return merged
+        whole[key] = merge(base[key], value) if key in base else value
+    return whole

@@ -1,4 +1,4 @@
-"""What results say they were made with, for when Snakemake's records of it are gone."""
+"""Records in results of what they were made with, for when those of Snakemake are gone."""
 
 import json
 import os
@@ -19,12 +19,12 @@ def other_rows(experiment: Experiment, dataset: str) -> UserError | None:
     """The error for a dataset that was made from other files; None if it wasn't."""
     record = Path("results/datasets", dataset, DATASET)
     files = [file for split in plan.dataset_files(experiment, dataset).values() for file in split]
-    recorded = _read(record).get("files", {}) if files else {}
-    if not recorded:
+    digests = _read(record).get("files", {}) if files else {}
+    if not digests:
         return None
     # These have another kind of digest.
     large = {file for file in files if os.path.exists(file) and os.path.getsize(file) > WHOLE_BYTES}
-    before = {file: recorded[file][:16] for file in recorded if file not in large}
+    before = {file: digests[file][:16] for file in digests if file not in large}
     now = contents_of(file for file in files if file not in large)
     return _other(record, {"files": before}, {"files": now})
 
@@ -36,10 +36,10 @@ def other_model(experiment: Experiment, model: str) -> UserError | None:
     return _other(record, _read(record), now)
 
 
-def made_folder(experiment: Experiment, model: str) -> Path | None:
-    """The folder that the workflow has made of a base model, if it still has these settings."""
+def existing_model_folder(experiment: Experiment, model: str) -> Path | None:
+    """The folder that the workflow made for a base model, if it was made with these settings."""
     folder = Path("results/models", model)
-    # As the manifest has them.
+    # The manifest has them in this form.
     settings = json.loads(json.dumps(plan.model_config(experiment, model)))
     return folder if _read(folder / MANIFEST).get("model") == settings else None
 
@@ -55,7 +55,7 @@ def other_training(experiment: Experiment, run: str, code: str) -> UserError | N
 
 
 def _read(record: Path) -> Facts:
-    """What a result records; nothing if it is damaged, as the stages that read it say."""
+    """The record of a result; empty if it is damaged, which the stages that read it report."""
     try:
         facts = json.loads(record.read_bytes())
     except (OSError, ValueError):
@@ -63,10 +63,10 @@ def _read(record: Path) -> Facts:
     return facts if isinstance(facts, dict) else {}
 
 
-def _other(record: Path, recorded: Facts, now: Facts) -> UserError | None:
-    if not recorded:
+def _other(record: Path, facts: Facts, now: Facts) -> UserError | None:
+    if not facts:
         return None
-    before = _flat({key: recorded.get(key) for key in now})
+    before = _flat({key: facts.get(key) for key in now})
     after = _flat(json.loads(json.dumps(now)))
     keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
     if not keys:

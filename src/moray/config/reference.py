@@ -76,11 +76,11 @@ class _AnyFile(GenerateJsonSchema):
         return False
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> dict[str, Any]:
-        made = super().default_schema(schema)
+        definition = super().default_schema(schema)
         # A section's default only repeats the defaults of its keys, and in a run it would be wrong.
         if isinstance(schema.get("default"), Section):
-            del made["default"]
-        return made
+            del definition["default"]
+        return definition
 
 
 def json_schema() -> str:
@@ -99,12 +99,12 @@ def json_schema() -> str:
 def markdown() -> str:
     """The reference page."""
     schema = Experiment.model_json_schema()
-    parts = _resolved(schema["properties"], schema["$defs"])
+    parts = _resolve(schema["properties"], schema["$defs"])
     meaning = {name: field.description for name, field in Experiment.model_fields.items()}
     fields = parts["defaults"]["model"]["properties"]
     sections = {name: models[0] for name, field in fields.items() if (models := _models_of(field))}
     keys = {name: field for name, field in fields.items() if name not in sections}
-    execution = [*_execution_only(sections), *(f"`{key}`" for key in _marked(keys))]
+    execution = [*_execution_only(sections), *(f"`{key}`" for key in _execution_keys(keys))]
     lines = [_INTRODUCTION.format(execution_only="; ".join(execution))]
     for name in ("datasets", "models"):
         lines.append(f"## `{name}`\n\n{meaning[name]}\n")
@@ -124,26 +124,26 @@ def markdown() -> str:
     return "\n".join(lines)
 
 
-def _resolved(node: Any, definitions: Mapping[str, Any]) -> Any:
+def _resolve(node: Any, definitions: Mapping[str, Any]) -> Any:
     """Replace each reference to a model by the model itself, under `model`."""
     if isinstance(node, list):
-        return [_resolved(item, definitions) for item in node]
+        return [_resolve(item, definitions) for item in node]
     if not isinstance(node, dict):
         return node
-    found = {key: _resolved(value, definitions) for key, value in node.items() if key != "$ref"}
+    whole = {key: _resolve(value, definitions) for key, value in node.items() if key != "$ref"}
     if "$ref" in node:
-        found["model"] = _resolved(definitions[node["$ref"].rpartition("/")[2]], definitions)
-    return found
+        whole["model"] = _resolve(definitions[node["$ref"].rpartition("/")[2]], definitions)
+    return whole
 
 
 def _execution_only(sections: Mapping[str, Any]) -> Iterator[str]:
     for name, model in sections.items():
         fields = model["properties"]
-        if marked := [f"`{key}`" for key in _marked(fields)]:
-            yield f"{'all' if len(marked) == len(fields) else ', '.join(marked)} of `{name}`"
+        if keys := [f"`{key}`" for key in _execution_keys(fields)]:
+            yield f"{'all' if len(keys) == len(fields) else ', '.join(keys)} of `{name}`"
 
 
-def _marked(fields: Mapping[str, Any]) -> list[str]:
+def _execution_keys(fields: Mapping[str, Any]) -> list[str]:
     return [key for key in fields if EXECUTION_ONLY in fields[key]]
 
 
@@ -159,7 +159,7 @@ def _section(heading: str, model: Mapping[str, Any]) -> Iterator[str]:
         cells = (f"`{key}`{mark}", _value(field), default, field["description"])
         yield "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
     yield ""
-    if _marked(fields):
+    if _execution_keys(fields):
         yield "† Changing it re-runs nothing.\n"
     for key, field in fields.items():
         inside = _models_of(field)
@@ -179,10 +179,10 @@ def _models_of(field: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _values(field: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = field.get("additionalProperties") or next(
+    values: Mapping[str, Any] = field.get("additionalProperties") or next(
         iter(field["patternProperties"].values())
     )
-    return found
+    return values
 
 
 def _branches(field: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -3,8 +3,15 @@
 from collections.abc import Iterator, Sequence
 
 from moray.config import lineage, plan
-from moray.config.layout import new_tokens_unsharded
-from moray.config.lineage import candidates, circles, comparable, known, known_starts, starts
+from moray.config.layout import new_tokens_error
+from moray.config.lineage import (
+    candidates,
+    existing_starts,
+    faults_of_cycles,
+    faults_of_name,
+    faults_of_start,
+    faults_of_sweeps,
+)
 from moray.config.schema.experiment import SMOKE_TEST_RUN, Experiment, Run
 from moray.config.schema.models import ScratchModel, ScratchVisionModel
 from moray.config.schema.sections import WorkerRange
@@ -24,19 +31,20 @@ from moray.errors import UserError
 def check_references(experiment: Experiment) -> list[UserError]:
     """All faults that involve several sections."""
     problems = [*_shares(experiment), *_models(experiment), *_repositories(experiment)]
-    judged = candidates(experiment) | {name for name, run in experiment.runs.items() if run.search}
+    searches = {name for name, run in experiment.runs.items() if run.search}
+    rivals = candidates(experiment) | searches
     for name, run in experiment.runs.items():
         problems += faults_of_run(experiment, name, run)
         for dataset in run.datasets:
-            problems += _splits(experiment, name, run, dataset, name in judged)
-    problems += circles(experiment)
+            problems += _splits(experiment, name, run, dataset, name in rivals)
+    problems += faults_of_cycles(experiment)
     if not problems:
-        problems += [*_blocks(experiment), *_tasks(experiment), *comparable(experiment)]
+        problems += [*_blocks(experiment), *_tasks(experiment), *faults_of_sweeps(experiment)]
     return problems
 
 
 def _folders(name: str, run: Run) -> Iterator[UserError]:
-    """What needs a folder that all nodes see, and can't do with an object store."""
+    """Faults of keys that need a folder that all nodes see, where there is an object store."""
     if name == SMOKE_TEST_RUN and run.ray.in_object_store:
         # The measurement doesn't see the files there.
         yield UserError(
@@ -54,8 +62,8 @@ def _folders(name: str, run: Run) -> Iterator[UserError]:
 
 def _shares(experiment: Experiment) -> Iterator[UserError]:
     for name, dataset in experiment.datasets.items():
-        taken = {"validation": dataset.validation_share, "test": dataset.test_share}
-        if sum(share for split, share in taken.items() if split not in dataset.given_splits) >= 1:
+        shares = {"validation": dataset.validation_share, "test": dataset.test_share}
+        if sum(share for split, share in shares.items() if split not in dataset.given_splits) >= 1:
             yield UserError(
                 f"datasets.{name}.test_share",
                 f"got {dataset.test_share:g} with validation_share {dataset.validation_share:g}, "
@@ -65,10 +73,10 @@ def _shares(experiment: Experiment) -> Iterator[UserError]:
 
 
 def _repositories(experiment: Experiment) -> Iterator[UserError]:
-    """Runs that are uploaded to the same repository would replace each other."""
-    taken: dict[str, str] = {}
+    """Faults of runs that are uploaded to the same repository, and would replace each other."""
+    owners: dict[str, str] = {}
     for name, run in experiment.runs.items():
-        if run.push and (other := taken.setdefault(run.push.repo, name)) != name:
+        if run.push and (other := owners.setdefault(run.push.repo, name)) != name:
             yield UserError(
                 f"runs.{name}.push.repo",
                 f"got {run.push.repo}, to which run {other} is uploaded",
@@ -77,33 +85,33 @@ def _repositories(experiment: Experiment) -> Iterator[UserError]:
 
 
 def _models(experiment: Experiment) -> Iterator[UserError]:
-    """The datasets that models name."""
+    """Faults of datasets that models name."""
     for name, model in experiment.models.items():
         path = f"models.{name}"
         if isinstance(model, ScratchModel):
             dataset = model.tokenizer.train_on
             yield from _dataset(experiment, f"{path}.tokenizer.train_on", dataset, ["text"])
         for key in MODEL_KEYS:
-            if (named := getattr(model, key, None)) is not None:
+            if (entry := getattr(model, key, None)) is not None:
                 is_vision = isinstance(model, ScratchVisionModel)
                 expected = ["images"] if is_vision else modalities_of_key(key)
-                yield from _dataset(experiment, f"{path}.{key}", named, expected)
+                yield from _dataset(experiment, f"{path}.{key}", entry, expected)
 
 
 def _dataset(
     experiment: Experiment, path: str, name: str, expected: Sequence[str]
 ) -> Iterator[UserError]:
-    yield from known(path, name, experiment.datasets, "datasets")
+    yield from faults_of_name(path, name, experiment.datasets, "datasets")
     if name in experiment.datasets and plan.modality_of_dataset(experiment, name) not in expected:
-        found = plan.modality_of_dataset(experiment, name)
-        problem = f"got {name}, which has {found}, expected {' or '.join(expected)}"
+        modality = plan.modality_of_dataset(experiment, name)
+        problem = f"got {name}, which has {modality}, expected {' or '.join(expected)}"
         yield UserError(path, problem, "choose another")
 
 
 def faults_of_run(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
     """Faults of a run that involve several of its sections, or other entries."""
     yield from _mixture(experiment, name, run)
-    yield from starts(experiment, name, run.model)
+    yield from faults_of_start(experiment, name, run.model)
     workers = run.ray.num_workers
     if isinstance(workers, WorkerRange):
         yield from _elastic(f"runs.{name}", run, workers)
@@ -148,7 +156,7 @@ def _elastic(path: str, run: Run, workers: WorkerRange) -> Iterator[UserError]:
 
 
 def _copies(path: str, run: Run) -> Iterator[UserError]:
-    """Each copy of a model that is sharded takes as many workers as the others."""
+    """A fault if workers can't be divided among the copies of a sharded model."""
     workers, size = run.ray.num_workers, run.train.fsdp2.shard_size
     if size is None or workers == "auto":
         return
@@ -169,7 +177,7 @@ def _copies(path: str, run: Run) -> Iterator[UserError]:
 def _mixture(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
     path = f"runs.{name}.dataset"
     for dataset in run.datasets:
-        yield from known(path, dataset, experiment.datasets, "datasets")
+        yield from faults_of_name(path, dataset, experiment.datasets, "datasets")
     there = [dataset for dataset in run.datasets if dataset in experiment.datasets]
     tasks = {FORMATS[experiment.datasets[dataset].format].task: dataset for dataset in there}
     if len(tasks) > 1:
@@ -188,35 +196,35 @@ def _mixture(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]
 
 
 def _splits(
-    experiment: Experiment, name: str, run: Run, used: str, judged: bool
+    experiment: Experiment, name: str, run: Run, dataset_name: str, is_candidate: bool
 ) -> Iterator[UserError]:
-    """Splits that a run needs and a dataset doesn't have."""
-    dataset = experiment.datasets.get(used)
+    """Faults of splits that a run needs and a dataset doesn't have."""
+    dataset = experiment.datasets.get(dataset_name)
     chooses = run.train.early_stopping_patience or run.train.load_best_model_at_end
     none = dataset and "validation" not in dataset.given_splits and dataset.validation_share == 0
     if chooses and none:
         yield UserError(
-            f"datasets.{used}.validation_share",
+            f"datasets.{dataset_name}.validation_share",
             f"got 0, but run {name} needs validation rows to find its best step",
             "set it to 0.05, for example, or remove early_stopping_patience and "
             "load_best_model_at_end",
         )
-    elif judged and none:
+    elif is_candidate and none:
         yield UserError(
-            f"datasets.{used}.validation_share",
+            f"datasets.{dataset_name}.validation_share",
             "got 0, but the best of several runs on this dataset is chosen by validation rows",
             "set it to 0.05, for example",
         )
     if dataset and "test" not in dataset.given_splits and dataset.test_share == 0:
         yield UserError(
-            f"datasets.{used}.test_share",
+            f"datasets.{dataset_name}.test_share",
             f"got 0, but run {name} needs test rows for its evaluation",
             "set it to 0.05, for example",
         )
 
 
 def _engine(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
-    """Keys of the engine that conflict."""
+    """Faults of keys of the engine that conflict."""
     if run.train.launcher == "torchrun" and run.data.loader == "stream":
         yield UserError(
             f"runs.{name}.train.launcher",
@@ -286,7 +294,7 @@ def _arithmetic(path: str, run: Run) -> Iterator[UserError]:
 
 
 def _adapter(experiment: Experiment, name: str, run: Run, adapter: Adapter) -> Iterator[UserError]:
-    """Keys of an adapter that conflict with others."""
+    """Faults of keys of an adapter that conflict with others."""
     path, train = f"runs.{name}.adapter", run.train
     if adapter.base_dtype == "bf16" and train.precision == "fp32":
         yield UserError(
@@ -294,7 +302,7 @@ def _adapter(experiment: Experiment, name: str, run: Run, adapter: Adapter) -> I
             "bf16 weights can't be combined with train.precision: fp32",
             "change one of them",
         )
-    for start in known_starts(experiment, name) if adapter.quantize_base else []:
+    for start in existing_starts(experiment, name) if adapter.quantize_base else []:
         if plan.exports_adapter(experiment, start):
             yield UserError(
                 f"{path}.quantize_base",
@@ -302,20 +310,20 @@ def _adapter(experiment: Experiment, name: str, run: Run, adapter: Adapter) -> I
                 "adapter, which can't be merged into quantized weights",
                 f"set export.merge_adapter: true in run {start}",
             )
-    taking = {name for name, strategy in STRATEGIES.items() if strategy.quantizes}
+    strategies = {name for name, strategy in STRATEGIES.items() if strategy.quantizes}
     if adapter.use_dora:
         # PEFT computes its start from the base's weights, which only FSDP2's first worker loads.
-        taking -= {"fsdp2"}
-    if adapter.quantize_base and train.strategy not in taking:
+        strategies -= {"fsdp2"}
+    if adapter.quantize_base and train.strategy not in strategies:
         kind = f"{adapter.quantize_base}{' with use_dora' if adapter.use_dora else ''}"
         yield UserError(
             f"{path}.quantize_base",
             f"{kind} can't be combined with train.strategy: {train.strategy}",
-            f"set strategy to {' or '.join(sorted(taking))}",
+            f"set strategy to {' or '.join(sorted(strategies))}",
         )
-    base = lineage.known_base(experiment, name)
+    base = lineage.existing_base(experiment, name)
     if base and getattr(experiment.models[base], "new_tokens", []) and train.strategy != "ddp":
-        yield new_tokens_unsharded(path, train.strategy, f"models.{base}.new_tokens")
+        yield new_tokens_error(path, train.strategy, f"models.{base}.new_tokens")
 
 
 def _tasks(experiment: Experiment) -> Iterator[UserError]:

@@ -12,7 +12,7 @@ from moray.errors import UserError
 
 Split = Literal["train", "validation", "test"]
 
-# What the library `datasets` calls them in names of files and folders, in any case.
+# Words for splits in names of files and folders, as in the library `datasets`, in any case.
 _WORDS: dict[str, Split] = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("validation", "valid", "val", "dev", "eval"), "validation"),
@@ -25,21 +25,21 @@ _COMPRESSED = re.compile(r"\.(gz|zst)$")
 def folders_by_split(path: str) -> dict[Split, Path]:
     """The folder of each split that has its own; one without splits is for train.
 
-    The first one of each split, by the order of what it can be called; a word of a longer name,
-    as in `training_set`, counts if all folders are named so. What has no folders in it, such as a
-    class `train` beside `bus`, is one only if another is called as a split.
+    If a split has several, the first by the order of the words for it. A word of a longer name, as
+    in `training_set`, counts if all folders have such names. A folder without folders in it, such
+    as a class `train` beside `bus`, counts only if another folder is named after a split.
     """
     whole = Path(path)
     folders = [*filter(Path.is_dir, sorted(whole.iterdir()))] if whole.is_dir() else []
     folders = [folder for folder in folders if not folder.name.startswith(".")]
     by_parts = {folder: _split_of_parts(folder.name) for folder in folders}
     all_named = len(set(by_parts.values())) > 1 and all(by_parts.values())
-    found: dict[Split, list[Path]] = {}
+    candidates: dict[Split, list[Path]] = {}
     for folder, split in by_parts.items():
         if split and (all_named or folder.name.lower() in _WORDS):
-            found.setdefault(split, []).append(folder)
-    train = found.get("train", [])
-    if not train or (len(found) == 1 and not any(map(_has_folders, train))):
+            candidates.setdefault(split, []).append(folder)
+    train = candidates.get("train", [])
+    if not train or (len(candidates) == 1 and not any(map(_has_folders, train))):
         return {"train": whole}
     order = [*_WORDS]
 
@@ -47,7 +47,7 @@ def folders_by_split(path: str) -> dict[Split, Path]:
         name = folder.name.lower()
         return order.index(name) if name in order else len(order)
 
-    return {split: min(found[split], key=place) for split in _SPLITS if split in found}
+    return {split: min(candidates[split], key=place) for split in _SPLITS if split in candidates}
 
 
 def _has_folders(folder: Path) -> bool:
@@ -55,7 +55,7 @@ def _has_folders(folder: Path) -> bool:
 
 
 def _split_of_parts(name: str) -> Split | None:
-    """The split that the first or the last word of a name says, as in `training_set`."""
+    """The split in the first or the last word of a name, as in `training_set`."""
     parts = re.split(r"[-_. ]+", name)
     return split_of(parts[0]) or split_of(parts[-1])
 
@@ -74,28 +74,28 @@ def check_unmixed(files: Sequence[str], pattern: str, key: str, path: str) -> No
         return
     common = os.path.commonpath([os.path.dirname(file) for file in files])
     names = [os.path.relpath(file, common) for file in files]
-    found: dict[Split, list[str]] = {}
+    by_split: dict[Split, list[str]] = {}
     for file, name in zip(files, names, strict=True):
         if split := _split_of_file(name):
-            found.setdefault(split, []).append(file)
-    named = sum(map(len, found.values()))
+            by_split.setdefault(split, []).append(file)
+    num_named = sum(map(len, by_split.values()))
     # Whole documents have any names, such as training_notes.txt and test_plan.txt.
     texts = any(_COMPRESSED.sub("", name.lower()).endswith(".txt") for name in names)
-    if len(found) < 2 or (texts and named < len(files)):
+    if len(by_split) < 2 or (texts and num_named < len(files)):
         return
     first = ", ".join(
-        os.path.relpath(found[split][0], common) for split in _SPLITS if split in found
+        os.path.relpath(by_split[split][0], common) for split in _SPLITS if split in by_split
     )
-    given = {split: _given(found[split]) for split in _SPLITS if split in found}
-    listed = ", ".join(f"{split}: {one}" for split, one in ({"train": "…"} | given).items())
+    examples = {split: _example(by_split[split]) for split in _SPLITS if split in by_split}
+    example = ", ".join(f"{split}: {one}" for split, one in ({"train": "…"} | examples).items())
     raise UserError(
         path,
         f"{pattern} has files named after splits ({first}), whose rows would be mixed",
-        f"give {key}: {{{listed}}}, or list the files to mix them",
+        f"give {key}: {{{example}}}, or list the files to mix them",
     )
 
 
-def _given(files: list[str]) -> str:
+def _example(files: list[str]) -> str:
     return files[0] if len(files) == 1 else f"[{files[0]}, …]"
 
 
@@ -105,7 +105,7 @@ def split_of(word: str) -> Split | None:
 
 
 def _split_of_file(name: str) -> Split | None:
-    """The split that a file's name says, or else that of the closest folder."""
+    """The split in the name of a file, or else in that of the closest folder."""
     file = PurePath(_COMPRESSED.sub("", name.lower()))
     folders = (split_of(folder.name) for folder in file.parents)
     return _split_of_parts(file.stem) or next(filter(None, folders), None)
@@ -113,8 +113,8 @@ def _split_of_file(name: str) -> Split | None:
 
 def paths_by_split(locations: str | list[str] | BaseModel) -> dict[Split, list[str]]:
     """The paths, globs or URLs of each split that has its own."""
-    given = _by_split(locations)
-    return {split: [one] if isinstance(one, str) else one for split, one in given.items()}
+    values = _by_split(locations)
+    return {split: [one] if isinstance(one, str) else one for split, one in values.items()}
 
 
 def expressions_by_split(expression: str | BaseModel) -> dict[Split, str]:
@@ -124,8 +124,8 @@ def expressions_by_split(expression: str | BaseModel) -> dict[Split, str]:
 
 def idx_files_by_split(train: BaseModel, test: BaseModel | None) -> dict[Split, dict[str, str]]:
     """The IDX files of each split that has its own, by the keys that name them."""
-    given: dict[Split, BaseModel | None] = {"train": train, "test": test}
-    return {split: files.model_dump() for split, files in given.items() if files}
+    sections: dict[Split, BaseModel | None] = {"train": train, "test": test}
+    return {split: files.model_dump() for split, files in sections.items() if files}
 
 
 def _by_split(value: str | list[str] | BaseModel) -> dict[Split, str | list[str]]:

@@ -40,7 +40,7 @@ _EXPECTED = {
     "union_tag_not_found": "a value",
 }
 
-# Of patterns that a reader doesn't see at once.
+# Descriptions of patterns that a reader doesn't see at once.
 _FORMS = {
     r"^[A-Za-z0-9][A-Za-z0-9_-]*$": "a name of letters, digits, - and _",
     r"\{[{%]": "the text of a Jinja template, which has {{ or {%, in the lines below "
@@ -155,7 +155,7 @@ def _expected(detail: ErrorDetails) -> str:
 
 
 def _values(detail: ErrorDetails) -> list[str]:
-    """The words that a key takes."""
+    """The words that a key can have."""
     if detail["type"] == "bool_parsing":
         return ["true", "false"]
     context = detail.get("ctx", {})
@@ -168,14 +168,14 @@ def _suggestion(path: tuple[str, ...], loc: tuple[int | str, ...]) -> str:
     if key in nowhere:
         return f"remove it: {nowhere[key]}"
     models = [model for model in _models_at(parents) if _is_of_source(model, loc)]
-    known = [name for model in models for name in model.model_fields]
+    keys = [name for model in models for name in model.model_fields]
     places = [here[key]] if key in here else _elsewhere(key, parents)
     # An entry of the right kind, of a source that doesn't have the key.
     if places and places[0].split(".")[0] not in parents[:1]:
-        return f"did you mean {' or '.join(_seen_from(parents, place) for place in places)}?"
-    if close := difflib.get_close_matches(key, known, n=1):
+        return f"did you mean {' or '.join(_relative_place(parents, place) for place in places)}?"
+    if close := difflib.get_close_matches(key, keys, n=1):
         return f"did you mean {close[0]}?"
-    return f"expected one of {', '.join(known)}"
+    return f"expected one of {', '.join(keys)}"
 
 
 def _names_of_peers() -> tuple[Mapping[str, str], Mapping[str, str]]:
@@ -199,7 +199,7 @@ def _elsewhere(key: str, parents: list[str]) -> list[str]:
     ]
 
 
-def _seen_from(parents: list[str], place: str) -> str:
+def _relative_place(parents: list[str], place: str) -> str:
     """A place, as it is written from a section; that of a run is below its name or `defaults`."""
     match parents:
         case ["defaults", *inside] | ["runs", _, *inside]:
@@ -217,7 +217,7 @@ def _models_at(path: list[str]) -> list[type[BaseModel]]:
         annotations = [
             model.model_fields[part].annotation for model in models if part in model.model_fields
         ]
-        models = [found for annotation in annotations for found in models_in(annotation)]
+        models = [inner for annotation in annotations for inner in models_in(annotation)]
     return models
 
 
@@ -227,7 +227,7 @@ def _is_of_source(model: type[BaseModel], loc: tuple[int | str, ...]) -> bool:
 
 
 def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The models among what a key takes."""
+    """The models in the annotation of a key."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in get_args(annotation):

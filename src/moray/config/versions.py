@@ -40,22 +40,22 @@ RESULTS = {
 
 
 def version_of(stage: str, *names: str) -> str:
-    """The version of a stage's results, by which the workflow knows whether they are of this code.
+    """The version of a stage's results, which tells the workflow whether they are of this code.
 
     Args:
         stage: name of the stage.
         names: those of its task, modality or metrics, or the module of its source.
 
     Returns:
-        Such as `finetune language 4`. If modules that it imports were edited, with their digest.
+        Such as `finetune language 4`; if modules that it imports were edited, with their digest.
     """
     # A task of one's own has no version, but it is computed with the code of another.
     shared = [MODALITIES[TASKS[name].modality].task for name in TASKS if name in names]
-    found = [stage, *(f"{stage} {name}" for name in names)]
-    if not any(row in RESULTS for row in found):
-        found += [f"{stage} {name}" for name in shared]
-    versions = [f"{row} {RESULTS[row]}" for row in found if row in RESULTS] or [stage]
-    # What a modality's tasks share lies in the folder of one of them.
+    rows = [stage, *(f"{stage} {name}" for name in names)]
+    if not any(row in RESULTS for row in rows):
+        rows += [f"{stage} {name}" for name in shared]
+    versions = [f"{row} {RESULTS[row]}" for row in rows if row in RESULTS] or [stage]
+    # Code that a modality's tasks share lies in the folder of one of them.
     tasks = [MODALITIES[name].task for name in MODALITIES if name in names]
     edits = edits_of(stage, (*names, *tasks))
     return ", ".join([*versions, f"edited {edits}"] if edits else versions)

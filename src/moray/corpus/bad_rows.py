@@ -9,14 +9,14 @@ from moray.errors import UserError
 
 # More than this share is a mistake in the format, not in the rows.
 _MOST = 0.01
-# What differs between rows with the same fault.
+# Words that differ between rows with the same fault.
 _OWN = re.compile(r"'[^']*'|\d+")
 
 
 class BadRows:
     """The bad rows of a source, which are refused, or dropped and counted.
 
-    A source is read more than once, so each row is known by its split and its place there.
+    A source is read more than once, so a row is identified by its split and its place there.
     """
 
     def __init__(self, policy: Literal["refuse", "drop"] = "refuse") -> None:
@@ -25,7 +25,7 @@ class BadRows:
         self._problems: dict[tuple[str, str], str] = {}
 
     def of(self, split: str) -> Self:
-        """The same, for the rows of a split."""
+        """The bad rows of a split, counted together with those of the others."""
         part = copy(self)
         part._split = split
         return part
@@ -44,7 +44,7 @@ class BadRows:
         self._problems[self._split, place] = error.problem
 
     def facts(self) -> dict[str, Any]:
-        """For each reason, the number of `rows`, and the `first` of them with its `problem`."""
+        """Of each reason, the number of `rows`, and the `first` of them with its `problem`."""
         reasons: dict[str, dict[str, Any]] = {}
         for (_, place), problem in self._problems.items():
             first = {"rows": 0, "first": place, "problem": problem}
@@ -52,7 +52,7 @@ class BadRows:
         return {"bad_rows": [*reasons.values()]}
 
     def check(self, path: str, rows: int) -> None:
-        """Check that there are only a few.
+        """Check that only a few rows are bad.
 
         Raises:
             UserError: if there are more.

@@ -16,12 +16,12 @@ Names = Mapping[str, list[str]]
 
 
 def class_names(schema: pa.Schema) -> dict[str, list[str]]:
-    """What a Parquet file says about its columns, if it does in the library's way."""
-    found: Any = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+    """The names of classes by column, from the metadata that the library writes."""
+    features: Any = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
     for key in ("info", "features"):
-        found = found.get(key) if isinstance(found, dict) else None
-    features = found.items() if isinstance(found, dict) else ()
-    return {column: names for column, feature in features if (names := _names(feature))}
+        features = features.get(key) if isinstance(features, dict) else None
+    columns = features.items() if isinstance(features, dict) else ()
+    return {column: names for column, feature in columns if (names := _names(feature))}
 
 
 def _names(feature: Any) -> list[str] | None:
@@ -43,11 +43,11 @@ def _name(value: Any, names: list[str] | None) -> Any:
     return names[value] if value >= 0 else None
 
 
-def alike(names: Iterable[str]) -> list[list[str]]:
+def similar_names(names: Iterable[str]) -> list[list[str]]:
     """Names that differ only in case, white space or Unicode form, such as those of macOS."""
-    grouped = (list(group) for _, group in groupby(sorted(names, key=_folded), _folded))
+    grouped = (list(group) for _, group in groupby(sorted(names, key=_fold), _fold))
     return [group for group in grouped if len(group) > 1]
 
 
-def _folded(name: str) -> str:
+def _fold(name: str) -> str:
     return "".join(unicodedata.normalize("NFKC", name).casefold().split())

@@ -6,7 +6,7 @@ from typing import Any
 
 from moray.errors import UserError
 
-# What other trainers read beside a text or a conversation.
+# Columns that other trainers read beside a text or a conversation.
 _DECISIVE = {
     *("image", "images", "video", "videos", "audio", "audios"),
     *("system", "system_prompt", "history", "documents"),
@@ -25,7 +25,7 @@ class Columns:
     """The columns of a source's rows, which may have different ones.
 
     Attributes:
-        read: the columns whose values become part of documents, whether or not rows have them.
+        read: columns whose values become part of documents, whether or not rows have them.
     """
 
     def __init__(self) -> None:
@@ -46,12 +46,12 @@ class Columns:
                     filled[name] = None
 
     def unused(self) -> list[str]:
-        """The columns with a value in some row that are read of none."""
+        """Columns that have a value in some row and become part of no document."""
         # A spreadsheet's empty columns have no names.
         return [name for name in self._filled if name.strip() and name not in self.read]
 
-    def told(self, dataset: str, answers: bool) -> str | None:
-        """The line about a dataset's columns that are not used; None if all are.
+    def line_about_columns(self, dataset: str, answers: bool) -> str | None:
+        """A line about the columns of a dataset that are not used; None if all are used.
 
         Args:
             answers: whether rows are answers to prompts.
@@ -59,15 +59,15 @@ class Columns:
         unused = self.unused()
         if not unused:
             return None
-        line = f"dataset {dataset}: columns that are not used: {_listed(unused)}"
+        line = f"dataset {dataset}: columns that are not used: {_shortened_list(unused)}"
         decisive = _DECISIVE | _DECISIVE_OF_ANSWERS if answers else _DECISIVE
-        lost = [name for name in unused if name.lower() in decisive]
-        if not lost:
+        ignored = [name for name in unused if name.lower() in decisive]
+        if not ignored:
             return line
-        what = "they" if lost == unused and len(lost) > 1 else _listed(lost)
+        what = "they" if ignored == unused and len(ignored) > 1 else _shortened_list(ignored)
         return f"warning: {line}; rows are trained as if {what} weren't there"
 
-    def check(self, mapped: Mapping[str, str], path: str) -> None:
+    def check(self, columns: Mapping[str, str], path: str) -> None:
         """Check that each column that the user named is in some row.
 
         Args:
@@ -76,12 +76,12 @@ class Columns:
         Raises:
             UserError: if one is in none.
         """
-        for name, column in mapped.items():
+        for name, column in columns.items():
             if column != name and column not in self._there:
                 near = difflib.get_close_matches(column, self._there, n=1)
                 raise UserError(
                     f"{path}.{name}",
-                    f"no row has a column {column}, only {_listed([*self._there])}",
+                    f"no row has a column {column}, only {_shortened_list([*self._there])}",
                     f"did you mean {near[0]}?" if near else "name another, or remove the key",
                 )
 
@@ -90,6 +90,6 @@ def _is_empty(value: Any) -> bool:
     return value is None or (isinstance(value, str | list | dict) and not value)
 
 
-def _listed(names: list[str]) -> str:
+def _shortened_list(names: list[str]) -> str:
     more = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {more:,} more" if more > 0 else "")

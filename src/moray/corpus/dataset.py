@@ -67,9 +67,9 @@ def content(document: Document) -> str:
 
 
 def group_of(document: Document) -> str:
-    """What documents share that belong into one split: a group, a prompt, or all of their content.
+    """The key that documents of one split share: a group, a prompt, or all of their content.
 
-    Of a conversation, the prompt is what comes before the first answer to the user.
+    The prompt of a conversation is what comes before the first answer to the user.
     """
     if "group" in document:
         return document["group"]
@@ -78,9 +78,9 @@ def group_of(document: Document) -> str:
     spoken = document.get("messages") or document.get("chosen")
     if spoken and document.get("prompt") is None:
         messages = json.loads(spoken)
-        asked = [message["role"] == "user" for message in messages]
+        from_user = [message["role"] == "user" for message in messages]
         for number, message in enumerate(messages):
-            if message["role"] == "assistant" and any(asked[:number]):
+            if message["role"] == "assistant" and any(from_user[:number]):
                 return json.dumps(messages[:number])
     return content(document)
 

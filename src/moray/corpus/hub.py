@@ -19,12 +19,12 @@ from moray.errors import UserError, first_line
 
 
 def place_of_split(repo_id: str, expressions: Mapping[Split, str], split: Split) -> str:
-    """What errors call the rows of a split: the repository, with the split if there are several."""
+    """The rows of a split in errors: the repository, and the split if there are several."""
     return f"{repo_id}, {expressions[split]}" if len(expressions) > 1 else repo_id
 
 
 def origin(section: HubDataset) -> dict[str, Any]:
-    """What says which rows of which commit were read."""
+    """The record of which rows of which commit were read."""
     keys = ("repo_id", "revision", "name", "data_dir")
     read = {key: getattr(section, key) for key in keys}
     return read | {"splits_read": expressions_by_split(section.split)}
@@ -66,7 +66,7 @@ def load(
         # If reading the files fails, only the cause says why.
         generating = isinstance(error, datasets.exceptions.DatasetGenerationError)
         reason = (generating and error.__cause__) or error
-        # Of what the Hub refuses, the library hides the Hub's answer.
+        # If the Hub refuses access, the library hides its answer.
         not_found = isinstance(error, datasets.exceptions.DatasetNotFoundError)
         refusal = _refusal(repo_id) if not_found and revision else None
         raise UserError(
@@ -77,7 +77,7 @@ def load(
 
 
 def _refusal(repo_id: str) -> HfHubHTTPError | None:
-    """What the Hub says about access to a repository; None if it permits it."""
+    """The Hub's refusal of access to a repository; None if it permits access."""
     try:
         HfApi().auth_check(repo_id, repo_type="dataset")
     except HfHubHTTPError as error:
@@ -101,15 +101,15 @@ def _check_places(repo_id: str, revision: str | None, builder: datasets.DatasetB
 
 def _check_names(repo_id: str, builder: datasets.DatasetBuilder) -> None:
     """Refuse Parquet files that name the same numbers differently, which the library overlooks."""
-    known = _names_in(builder.info.features or {})
-    files = builder.config.data_files if known else None
+    names_by_column = _names_in(builder.info.features or {})
+    files = builder.config.data_files if names_by_column else None
     for file in chain.from_iterable((files or {}).values()):
         if not str(file).endswith(".parquet"):
             continue
         with fsspec.open(str(file)) as opened_file:
             own = class_names(pq.read_schema(opened_file))
-        for column in known.keys() & own.keys():
-            numbers = {name: number for number, name in enumerate(known[column])}
+        for column in names_by_column.keys() & own.keys():
+            numbers = {name: number for number, name in enumerate(names_by_column[column])}
             for number, name in enumerate(own[column]):
                 if numbers.get(name, number) != number:
                     raise UserError(

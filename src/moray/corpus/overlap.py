@@ -1,7 +1,6 @@
 """Documents that one dataset holds out and another trains on.
 
-They are recognised as they are when a dataset is split: by their content, and by what documents
-share that belong into one split.
+They are recognised by their content and by their group, as when a dataset is split.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ _FATES = {
 
 
 class Overlap(TypedDict):
-    """What a held-out split has in common with the train split of another dataset.
+    """Documents that a held-out split has in common with the train split of another dataset.
 
     Attributes:
         split: `test` or `validation`.
@@ -40,23 +39,23 @@ class Overlap(TypedDict):
     runs: Sequence[str]
 
 
-def overlaps(files: Sequence[Path], runs: Mapping[str, Sequence[str]]) -> list[Overlap]:
+def find_overlaps(files: Sequence[Path], runs: Mapping[str, Sequence[str]]) -> list[Overlap]:
     """Compare the held-out splits of datasets with the train splits of others.
 
-    Held-out documents are kept in memory as digests; of those of train, one row group is.
+    Digests of all held-out documents are in memory, and one row group of a train split.
     """
     held_out = {file: [*_identities(file)] for file in files if file.stem != "train"}
-    wanted = set(chain.from_iterable(chain.from_iterable(held_out.values())))
-    found = []
+    digests = set(chain.from_iterable(chain.from_iterable(held_out.values())))
+    overlaps = []
     for train in (file for file in files if file.stem == "train"):
         by = train.parent.name
-        shown = progress(_identities(train), f"compare {by}", "document")
-        seen = wanted.intersection(chain.from_iterable(shown))
+        train_identities = progress(_identities(train), f"compare {by}", "document")
+        in_train = digests.intersection(chain.from_iterable(train_identities))
         for file, identities in held_out.items():
-            trained = sum(whole in seen for whole, _ in identities)
-            either = sum(not seen.isdisjoint(identity) for identity in identities)
+            trained = sum(whole in in_train for whole, _ in identities)
+            either = sum(not in_train.isdisjoint(identity) for identity in identities)
             if either and file.parent != train.parent:
-                found.append(
+                overlaps.append(
                     Overlap(
                         dataset=file.parent.name,
                         split=file.stem,
@@ -67,11 +66,11 @@ def overlaps(files: Sequence[Path], runs: Mapping[str, Sequence[str]]) -> list[O
                         runs=runs[by],
                     )
                 )
-    return found
+    return overlaps
 
 
 def _identities(file: Path) -> Iterator[tuple[bytes, bytes]]:
-    """Of each document of a split, digests of its content and of its group."""
+    """Digests of the content and of the group of each document of a split."""
     for documents in read_documents(file):
         for document in documents:
             whole, group = content(document), group_of(document)
@@ -81,12 +80,12 @@ def _identities(file: Path) -> Iterator[tuple[bytes, bytes]]:
 
 
 def overlap_messages(scores: Mapping[str, Any]) -> list[str]:
-    """What a user reads of the overlaps in the content of an `eval.json`; empty without any."""
+    """Lines about the overlaps in the content of an `eval.json`; empty if there are none."""
     unit = next((unit for unit in SCORED if unit in scores), "")
     return [
-        f"{found[key]:,} of {found['documents']:,} {found['split']} {unit} of {found['dataset']} "
-        f"{fate}, in {found['by']} (run{'s' * (len(found['runs']) > 1)} {', '.join(found['runs'])})"
-        for found in scores.get("overlaps", ())
+        f"{one[key]:,} of {one['documents']:,} {one['split']} {unit} of {one['dataset']} "
+        f"{fate}, in {one['by']} (run{'s' * (len(one['runs']) > 1)} {', '.join(one['runs'])})"
+        for one in scores.get("overlaps", ())
         for key, fate in _FATES.items()
-        if found[key]
+        if one[key]
     ]

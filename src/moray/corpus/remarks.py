@@ -1,4 +1,4 @@
-"""What is said of rows that are valid, but may not be what their author meant."""
+"""Remarks about rows that are valid, but may not be what their author meant."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -18,29 +18,29 @@ class Remarks:
 
     def __init__(self) -> None:
         self.place = ""
-        self._found: dict[str, tuple[str, bool]] = {}
+        self._remarks: dict[str, tuple[str, bool]] = {}
 
     def add(self, subject: str, text: str, is_warning: bool = False) -> None:
-        """Note a remark; only the first on a subject is kept. `{place}` in it is the row's."""
-        if subject not in self._found:
-            self._found[subject] = text.replace("{place}", self.place), is_warning
+        """Add a remark, unless its subject has one; `{place}` in it becomes the row's place."""
+        if subject not in self._remarks:
+            self._remarks[subject] = text.replace("{place}", self.place), is_warning
 
-    def told(self, dataset: str) -> list[str]:
-        """The lines about a dataset, in the order in which they were made."""
+    def lines(self, dataset: str) -> list[str]:
+        """Lines about a dataset, from the oldest remark to the newest."""
         return [
             f"{'warning: ' * is_warning}dataset {dataset}: {text}"
-            for text, is_warning in self._found.values()
+            for text, is_warning in self._remarks.values()
         ]
 
 
-def count_repeated(
-    rows: Iterator[tuple[str, Document]], repeated: Counter[str]
+def count_repeated_prompts(
+    rows: Iterator[tuple[str, Document]], counts: Counter[str]
 ) -> Iterator[tuple[str, Document]]:
-    """Pass rows on, and count in each split those whose answers begin with their whole prompt."""
+    """Pass rows on, and count those of each split whose answers begin with their whole prompt."""
     for split, document in rows:
         prompt = document.get("prompt", "")
         if prompt and len(prompt.strip()) >= _FEWEST_CHARACTERS:
             chosen = document.get("chosen", "")
             answers = [document["completion"]] if not chosen else [chosen, document["rejected"]]
-            repeated[split] += all(answer.startswith(prompt) for answer in answers)
+            counts[split] += all(answer.startswith(prompt) for answer in answers)
         yield split, document

@@ -1,8 +1,8 @@
 """Sources of documents, each a module that is imported by the names in the config.
 
 They are in the folder of a task, which others of its modality share. A source has a function
-`opened`, which takes what the one here does, and instead of `folder` an empty folder that lasts as
-long as the documents are read. It returns an `Opened`.
+`open_source` with the parameters of the one here, except that `folder` is an empty folder, which
+is removed after the documents were read. It returns an `OpenSource`.
 """
 
 import tempfile
@@ -19,15 +19,15 @@ from moray.corpus.bad_rows import BadRows
 from moray.corpus.columns import Columns
 from moray.corpus.dataset import Document
 from moray.corpus.remarks import Remarks
-from moray.corpus.split import Given
+from moray.corpus.split import Splits
 
 
 class Survey(Protocol):
-    """What a task finds out about the documents of a dataset, which pass through it."""
+    """A task's survey of the documents of a dataset, which pass through it."""
 
     @property
     def noun(self) -> str:
-        """What a document is called."""
+        """The word for a document."""
 
     def check(self, path: str) -> None:
         """Check what is known before the first document.
@@ -44,27 +44,27 @@ class Survey(Protocol):
 
     @property
     def summary(self) -> str:
-        """What the documents are, after their numbers."""
+        """The description of the documents that follows their numbers."""
 
     def lines(self, dataset: str) -> Iterable[str]:
-        """What a user should know of a dataset, a line each: mostly nothing."""
+        """Lines that a user should read about a dataset; mostly none."""
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenSource:
     """A source whose documents can be read, also repeatedly.
 
     Attributes:
-        given: the documents of each split that it has.
-        origin: what says where they are from, such as a version, or files with their digests.
+        splits: the documents of each split that the source has.
+        origin: where they are from, such as a version, or files with their digests.
         keeps_groups: whether later stages need the groups; some are as large as the documents.
-        survey: finds out about the documents what their task needs; None if it needs nothing.
-        bad_rows: what was met when they were read.
-        columns: the columns of the user's rows, of which some may not be read.
-        remarks: what is said of rows that are valid.
+        survey: learns what the task needs to know about the documents; None if it needs nothing.
+        bad_rows: rows that are no valid documents.
+        columns: the columns of the user's rows, some of which may not be read.
+        remarks: remarks about valid rows.
     """
 
-    given: Given
+    splits: Splits
     origin: dict[str, Any]
     keeps_groups: bool = True
     survey: Survey | None = None
@@ -74,7 +74,9 @@ class Opened:
 
 
 @contextmanager
-def opened(section: Dataset, files: Mapping[str, list[str]], folder: Path) -> Iterator[Opened]:
+def open_source(
+    section: Dataset, files: Mapping[str, list[str]], folder: Path
+) -> Iterator[OpenSource]:
     """Open the source of a dataset for the body of the `with` statement.
 
     Args:
@@ -83,7 +85,7 @@ def opened(section: Dataset, files: Mapping[str, list[str]], folder: Path) -> It
     Raises:
         UserError: if it can't be read.
     """
-    # By name: the others need not be imported.
+    # By name, so that the other sources aren't imported.
     source = import_module(source_module(section.source, section.format))
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
-        yield source.opened(section, files, Path(temporary))
+        yield source.open_source(section, files, Path(temporary))

@@ -7,11 +7,11 @@ from itertools import chain
 from moray.corpus.dataset import Document, content, digest, group_of, is_blank
 
 Documents = Callable[[], Iterator[Document]]
-Given = Mapping[str, Documents]
+Splits = Mapping[str, Documents]
 
 
 def by_hash(
-    given: Given,
+    splits: Splits,
     validation: float,
     test: float,
     duplicates: Counter[str],
@@ -25,7 +25,7 @@ def by_hash(
     test and within validation, one copy is kept. Blank documents are dropped.
 
     Args:
-        given: the source's splits, including `train`; each call of a split's function returns its
+        splits: the source's splits, including `train`; each call of a split's function returns its
             documents from the start, in the same order.
         validation: share of train to move to validation, 0 if the source has a validation split.
         test: share of train to move to test, 0 if the source has a test split.
@@ -33,14 +33,14 @@ def by_hash(
             holds out whose group is in train.
     """
     held_out: dict[str, set[bytes]] = {"test": set(), "validation": set()}
-    groups = {split: Counter[bytes]() for split in given if split != "train"}
-    for split, document in _labelled(given, validation, test):
+    groups = {split: Counter[bytes]() for split in splits if split != "train"}
+    for split, document in _documents_of(splits, validation, test):
         if split != "train":
             held_out[split].add(digest(content(document)))
     test_only, validation_only = held_out["test"], held_out["validation"] - held_out["test"]
     unwritten = {"test": set(test_only), "validation": set(validation_only)}
-    trained: set[bytes] = set()
-    for split, document in _labelled(given, validation, test):
+    train_groups: set[bytes] = set()
+    for split, document in _documents_of(splits, validation, test):
         if is_blank(document):
             blanks[split] += 1
             continue
@@ -54,33 +54,33 @@ def by_hash(
         if not keep:
             duplicates[split] += 1
             continue
-        # Those of train with the content of a held-out one are left out.
+        # Documents of train with the content of a held-out one are left out.
         if groups and (group := group_of(document)) != whole:
             if split == "train":
-                trained.add(digest(group))
+                train_groups.add(digest(group))
             elif split in groups:
                 groups[split][digest(group)] += 1
         yield split, document
     for split, counts in groups.items():
-        related[split] += sum(number for group, number in counts.items() if group in trained)
+        related[split] += sum(number for group, number in counts.items() if group in train_groups)
 
 
 def by_tail(
-    given: Given, validation: float, test: float, blanks: Counter[str]
+    splits: Splits, validation: float, test: float, blanks: Counter[str]
 ) -> Iterator[tuple[str, Document]]:
     """Hold out the end of the text: the last `test` share, and the `validation` share before it.
 
     A document that crosses a boundary is cut there. Shares are fractions of train's characters.
     Blank documents and parts are dropped.
     """
-    total = sum(len(document["text"]) for document in given["train"]())
+    total = sum(len(document["text"]) for document in splits["train"]())
     ends = {
         "train": round(total * (1 - validation - test)),
         "validation": round(total * (1 - test)),
         "test": total,
     }
-    own = ((name, document) for name in given if name != "train" for document in given[name]())
-    for split, document in chain(_cut(given["train"](), ends), own):
+    own = ((name, document) for name in splits if name != "train" for document in splits[name]())
+    for split, document in chain(_cut(splits["train"](), ends), own):
         if is_blank(document):
             blanks[split] += 1
         else:
@@ -101,8 +101,8 @@ def _cut(documents: Iterator[Document], ends: Mapping[str, int]) -> Iterator[tup
                 yield split, Document(text=part)
 
 
-def _labelled(given: Given, validation: float, test: float) -> Iterator[tuple[str, Document]]:
-    for split, documents in given.items():
+def _documents_of(splits: Splits, validation: float, test: float) -> Iterator[tuple[str, Document]]:
+    for split, documents in splits.items():
         for document in documents():
             yield (_split_of(document, validation, test) if split == "train" else split), document
 

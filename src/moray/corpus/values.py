@@ -18,7 +18,7 @@ _NUMBER = re.compile(r"([+-]?)0*([0-9]+)(?:\.([0-9]*?)0*)?")
 _NOTHING = {"", "nan", "NaN"}
 
 
-def spelled(value: Any) -> str | None:
+def spelling_of(value: Any) -> str | None:
     """A value as text, the same whether a number is whole or fractional; None if it is missing."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
@@ -28,20 +28,20 @@ def spelled(value: Any) -> str | None:
 
 
 def group_key(value: Any) -> str | None:
-    """What values that mean the same group have in common; None if there is no group.
+    """A key that values share if they mean the same group; None if there is no group.
 
     A number is the same as text, with leading zeros or without, and so is a day or a time.
     """
     if isinstance(value, Mapping):
         # Tables give mappings the keys of all rows.
-        inside = {str(name): group_key(kept) for name, kept in value.items()}
-        kept = {name: key for name, key in inside.items() if key is not None}
-        return json.dumps(kept, sort_keys=True, ensure_ascii=False) if kept else None
+        inside = {str(name): group_key(entry) for name, entry in value.items()}
+        keys = {name: key for name, key in inside.items() if key is not None}
+        return json.dumps(keys, sort_keys=True, ensure_ascii=False) if keys else None
     if isinstance(value, list):
         return json.dumps([*map(group_key, value)], ensure_ascii=False) if value else None
     if isinstance(value, date):
         return _moment(value)
-    text = unicodedata.normalize("NFC", spelled(value) or "").strip()
+    text = unicodedata.normalize("NFC", spelling_of(value) or "").strip()
     if text in _NOTHING:
         return None
     if number := _NUMBER.fullmatch(text):

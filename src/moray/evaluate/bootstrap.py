@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Sums = NDArray[Any]
-"""What figures are computed from, for each unit that is resampled, shape (units, sums)."""
+"""Sums that figures are computed from, for each unit to resample, shape (units, sums)."""
 
 Figures = Callable[[NDArray[Any]], dict[str, float]]
 """Computes figures from sums over units, shape (sums,)."""
@@ -20,11 +20,11 @@ _MIN_UNITS = 5
 
 
 @dataclass(frozen=True)
-class Bootstrapped:
+class BootstrapFigures:
     """The figures of a model, and of each resample, shape (resamples,); NaN where it has none."""
 
     values: dict[str, float]
-    resampled: dict[str, NDArray[np.float64]]
+    resamples: dict[str, NDArray[np.float64]]
 
 
 def compare(
@@ -36,11 +36,11 @@ def compare(
     13). Both models have sums for the same units, and use the same resamples, so the difference is
     paired.
     """
-    first, second = (_bootstrapped(sums, figures, samples) for sums in (base, tuned))
+    first, second = (_bootstrap(sums, figures, samples) for sums in (base, tuned))
     return with_intervals(first, second, confidence)
 
 
-def resampled_units(
+def units_to_resample(
     units: dict[str, NDArray[np.int64]],
 ) -> tuple[str, NDArray[np.int64]]:
     """The name and the numbers of the largest units of which there are enough, or the last ones.
@@ -60,7 +60,7 @@ def resampled_units(
     return name, units[name]
 
 
-def summed(sums: Sums, units: NDArray[np.int64]) -> Sums:
+def sums_of_units(sums: Sums, units: NDArray[np.int64]) -> Sums:
     """The sums of the parts of each unit, shape (units, sums), in the order of their numbers.
 
     Args:
@@ -68,9 +68,9 @@ def summed(sums: Sums, units: NDArray[np.int64]) -> Sums:
         units: the unit that each part belongs to, shape (parts,).
     """
     numbers, of_part = np.unique(units, return_inverse=True)
-    found = np.zeros((len(numbers), sums.shape[1]))
-    np.add.at(found, of_part, sums)
-    return found
+    totals = np.zeros((len(numbers), sums.shape[1]))
+    np.add.at(totals, of_part, sums)
+    return totals
 
 
 def compare_means(
@@ -90,34 +90,37 @@ def compare_means(
         `samples`: number of values; for each of `base`, `tuned` and `difference`, the `value`,
         `low` and `high`.
     """
-    _, units = resampled_units({"groups": groups, "values": np.arange(len(groups))})
+    _, units = units_to_resample({"groups": groups, "values": np.arange(len(groups))})
     first, second = (
-        summed(np.stack([values, np.ones(len(values))], 1), units) for values in (base, tuned)
+        sums_of_units(np.stack([values, np.ones(len(values))], 1), units)
+        for values in (base, tuned)
     )
-    compared = compare(
+    comparison = compare(
         first, second, lambda sums: {"mean": float(sums[0] / sums[1])}, samples, confidence
     )
-    return {"samples": len(base)} | {name: found["mean"] for name, found in compared.items()}
+    return {"samples": len(base)} | {name: figures["mean"] for name, figures in comparison.items()}
 
 
-def with_intervals(base: Bootstrapped, tuned: Bootstrapped, confidence: float) -> dict[str, Any]:
+def with_intervals(
+    base: BootstrapFigures, tuned: BootstrapFigures, confidence: float
+) -> dict[str, Any]:
     """The figures of two models with the same resamples, and their difference, with intervals.
 
     Returns:
         For each of `base`, `tuned` and `difference` (tuned minus base), the `value`, `low` and
         `high` of each figure.
     """
-    difference = Bootstrapped(
+    difference = BootstrapFigures(
         {name: tuned.values[name] - value for name, value in base.values.items()},
-        {name: tuned.resampled[name] - values for name, values in base.resampled.items()},
+        {name: tuned.resamples[name] - values for name, values in base.resamples.items()},
     )
     tail = (1 - confidence) / 2
     return {
         name: {
             figure: {
                 "value": value,
-                "low": _quantile(model.resampled[figure], tail, value),
-                "high": _quantile(model.resampled[figure], 1 - tail, value),
+                "low": _quantile(model.resamples[figure], tail, value),
+                "high": _quantile(model.resamples[figure], 1 - tail, value),
             }
             for figure, value in model.values.items()
         }
@@ -125,24 +128,24 @@ def with_intervals(base: Bootstrapped, tuned: Bootstrapped, confidence: float) -
     }
 
 
-def _quantile(resampled: NDArray[np.float64], share: float, value: float) -> float:
-    """Of the resamples that have the figure; NaN if the whole doesn't."""
-    return value if np.isnan(value) else float(np.nanquantile(resampled, share))
+def _quantile(resamples: NDArray[np.float64], share: float, value: float) -> float:
+    """A quantile of the resamples that have the figure; NaN if the whole doesn't have it."""
+    return value if np.isnan(value) else float(np.nanquantile(resamples, share))
 
 
 def draws(units: int, samples: int, seed: int = 0) -> Iterator[NDArray[np.int64]]:
-    """Which units each resample consists of, shape (units,); the same whenever it is called."""
+    """The units of each resample, shape (units,); the same in each call."""
     random = np.random.default_rng(seed)
     for _ in range(samples):
         yield random.integers(units, size=units)
 
 
-def _bootstrapped(sums: Sums, figures: Figures, samples: int) -> Bootstrapped:
-    resampled = [
-        figures(np.bincount(drawn, minlength=len(sums)) @ sums)
-        for drawn in draws(len(sums), samples)
+def _bootstrap(sums: Sums, figures: Figures, samples: int) -> BootstrapFigures:
+    resamples = [
+        figures(np.bincount(units, minlength=len(sums)) @ sums)
+        for units in draws(len(sums), samples)
     ]
     values = figures(sums.sum(axis=0))
-    return Bootstrapped(
-        values, {name: np.array([one[name] for one in resampled]) for name in values}
+    return BootstrapFigures(
+        values, {name: np.array([one[name] for one in resamples]) for name in values}
     )

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from moray.evaluate.bootstrap import compare, resampled_units, summed
+from moray.evaluate.bootstrap import compare, sums_of_units, units_to_resample
 from moray.evaluate.worker import (
     Evaluation,
     EvaluationJob,
     Load,
+    for_each_model,
     may_be_bf16,
-    of_each_model,
     own_batches,
 )
 from moray.proofs.budget import TOO_LARGE, num_rows_affordable
@@ -67,7 +67,7 @@ def classify_on_worker(
     """
     (store,) = job.stores
     split, manifest = StoredRows(store, "test"), read_manifest(store)
-    numbers = chosen(split, max_rows)
+    numbers = rows_to_classify(split, max_rows)
 
     @torch.no_grad()
     def answers(model: PreTrainedModel) -> Answers:
@@ -75,21 +75,21 @@ def classify_on_worker(
             logits = classifier.logits(model, split.rows[list(some)], manifest).float()
             return list(torch.log_softmax(logits, -1).cpu().numpy())
 
-        found: Answers = {}
+        by_number: Answers = {}
         for batch in own_batches(numbers, job, worker):
             some = batch.tolist()
-            found |= zip(some, split_on_out_of_memory(classify, some), strict=True)
-        return found
+            by_number |= zip(some, split_on_out_of_memory(classify, some), strict=True)
+        return by_number
 
-    return of_each_model(answers, job, worker, classifier.load)
+    return for_each_model(answers, job, worker, classifier.load)
 
 
-def chosen(split: StoredRows, max_rows: int | None) -> NDArray[np.int64]:
+def rows_to_classify(split: StoredRows, max_rows: int | None) -> NDArray[np.int64]:
     """The numbers of the rows to classify, ascending."""
     return sample(len(split), len(split) if max_rows is None else max_rows)
 
 
-def in_order(parts: Sequence[Answers]) -> NDArray[np.float32]:
+def collect_answers(parts: Sequence[Answers]) -> NDArray[np.float32]:
     """The answers of all workers, in the order of the rows, shape (rows, classes)."""
     whole = {number: answer for part in parts for number, answer in part.items()}
     return np.stack([whole[number] for number in sorted(whole)])
@@ -104,15 +104,17 @@ def evaluation_of(
     """
     (store,) = stores
     split, names = StoredRows(store, "test"), read_manifest(store)["label_names"]
-    numbers, unit = chosen(split, cfg["max_documents"]), classifier.unit
+    numbers, unit = rows_to_classify(split, cfg["max_documents"]), classifier.unit
     labels = split.rows["label"][numbers].astype(np.int64)
-    name, units = resampled_units(
+    name, units = units_to_resample(
         {"groups": groups_of(store, "test", numbers), unit: np.arange(len(numbers))}
     )
 
-    def compared(results: list[dict[str, Answers]]) -> dict[str, Any]:
-        base, tuned = (in_order([result[of] for result in results]) for of in ("base", "tuned"))
-        before, after = (summed(_sums(answers, labels), units) for answers in (base, tuned))
+    def scores(results: list[dict[str, Answers]]) -> dict[str, Any]:
+        base, tuned = (
+            collect_answers([result[of] for result in results]) for of in ("base", "tuned")
+        )
+        before, after = (sums_of_units(_sums(answers, labels), units) for answers in (base, tuned))
         samples, confidence = cfg["bootstrap_samples"], cfg["confidence"]
         return {
             unit: len(labels),
@@ -127,14 +129,14 @@ def evaluation_of(
         }
 
     def proof(results: list[dict[str, Answers]], seconds: float) -> Iterator[Comparison]:
-        few = chosen(split, cfg["max_documents"])[:_COMPARED]
+        few = rows_to_classify(split, cfg["max_documents"])[:_COMPARED]
         for name, folder in models.items():
             what = f"loss of {name} on held-out {unit}"
             few = few[: num_rows_affordable(folder, seconds, classifier.tokens, len(models))]
             if not len(few):
                 yield Comparison(what, skipped=TOO_LARGE)
                 continue
-            answers = in_order([result[name] for result in results])[: len(few)]
+            answers = collect_answers([result[name] for result in results])[: len(few)]
             losses = -answers[np.arange(len(few)), labels[: len(few)]].astype(np.float64)
             yield Comparison(
                 what,
@@ -151,7 +153,7 @@ def evaluation_of(
         entry_point=partial(
             classify_on_worker, classifier=classifier, max_rows=cfg["max_documents"]
         ),
-        compared=compared,
+        scores=scores,
         proof=proof,
     )
 

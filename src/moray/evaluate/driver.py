@@ -18,10 +18,10 @@ from moray.config.layout import for_stage, lay_out_here, workers_are_here
 from moray.config.schema.sections import Ray
 from moray.evaluate.worker import EvaluationJob
 from moray.model.folder import whole_model_and_adapters
-from moray.storage.opened import needed_libraries
+from moray.storage.open import needed_libraries
 from moray.storage.transfer import scratch
-from moray.workers.entry import EntryPoint, shown_batches
-from moray.workers.exchange import Exchange, delivered
+from moray.workers.entry import EntryPoint, show_batches
+from moray.workers.exchange import Exchange, deliver_inputs
 from moray.workers.launch import Launch
 from moray.workers.run import run_on_workers
 
@@ -52,29 +52,29 @@ class EvaluationWorkers:
         """
         job = replace(self.job, models=models, stores=stores)
         batches = len(models) * sum(-(-count // job.batch_size) for count in counts)
-        with shown_batches(job.folder, self.label, batches):
+        with show_batches(job.folder, self.label, batches):
             return run_on_workers(entry_point, job, self._launch(job))
 
     def _launch(self, job: EvaluationJob) -> Launch:
-        """With the inputs of the job for machines without them."""
+        """The launch with deliveries of the job's inputs, for machines without them."""
         if self.url is None:
             return self.launch
         inputs = {store: [store] for store in job.stores}
         for folder in job.models.values():
             whole, adapters = whole_model_and_adapters(folder)
             inputs[folder] = [whole, *adapters]
-        deliveries = delivered(inputs, self.launch.ray.storage_path)
+        deliveries = deliver_inputs(inputs, self.launch.ray.storage_path)
         return replace(self.launch, exchange=Exchange(self.url, deliveries))
 
 
-def shown(figure: dict[str, float], form: str = ".3f") -> str:
+def with_interval(figure: dict[str, float], form: str = ".3f") -> str:
     """A figure with its interval, as stages print it."""
     value, low, high = (format(figure[name], form) for name in ("value", "low", "high"))
     return f"{value} [{low}, {high}]"
 
 
 @contextmanager
-def on_evaluation_workers(
+def start_evaluation_workers(
     stage: str,
     run: str,
     output: Path,
@@ -129,21 +129,21 @@ def _temporary_folder(prefix: str, parent: Path) -> Iterator[Path]:
     """
     with ExitStack() as locks:
         with ExitStack() as gate:
-            # Where the file system has no such locks, nothing is removed.
-            if _locked(parent, gate, wait=True):
-                for left in parent.glob(f"{prefix}*"):
-                    if _locked(left, gate):
-                        shutil.rmtree(left, ignore_errors=True)
+            # If the file system has no such locks, nothing is removed.
+            if _lock(parent, gate, wait=True):
+                for leftover in parent.glob(f"{prefix}*"):
+                    if _lock(leftover, gate):
+                        shutil.rmtree(leftover, ignore_errors=True)
             folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent)).absolute()
             locks.callback(shutil.rmtree, folder, ignore_errors=True)
-            _locked(folder, locks)
+            _lock(folder, locks)
         yield folder
 
 
-def _locked(folder: Path, held: ExitStack, wait: bool = False) -> bool:
+def _lock(folder: Path, locks: ExitStack, wait: bool = False) -> bool:
     """Whether a folder's lock could be had; it is held as long as the stack."""
     descriptor = os.open(folder, os.O_RDONLY)
-    held.callback(os.close, descriptor)
+    locks.callback(os.close, descriptor)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except OSError:

@@ -30,7 +30,7 @@ Load = Callable[[Path, torch.dtype, torch.device], PreTrainedModel]
 
 @dataclass(frozen=True)
 class EvaluationJob:
-    """What is evaluated, and how; the same for all workers.
+    """The models and rows to evaluate, and how; the same for all workers.
 
     Attributes:
         folder: folder shared by the workers, which count their progress there.
@@ -69,7 +69,7 @@ class Evaluation:
         figures: those of the result that are printed.
         rows: number of rows to score in each store.
         entry_point: runs on each worker and scores its share of the rows with each model.
-        compared: computes the content of `eval.json` from the entry point's results, by rank: for
+        scores: computes the content of `eval.json` from the entry point's results, by rank: for
             `base`, `tuned` and `difference`, each figure with its interval; and what they were
             computed from.
         proof: compares a few of these results, and how many seconds they took, with what plain
@@ -79,7 +79,7 @@ class Evaluation:
     figures: Sequence[str]
     rows: Sequence[int]
     entry_point: EntryPoint[Any, Any]
-    compared: Callable[[list[Any]], dict[str, Any]]
+    scores: Callable[[list[Any]], dict[str, Any]]
     proof: Callable[[list[Any], float], Iterable[Comparison]]
 
 
@@ -96,7 +96,7 @@ def own_batches(items: Items, job: EvaluationJob, worker: Worker) -> Iterator[It
         counter.add()
 
 
-def of_each_model(
+def for_each_model(
     function: Callable[[PreTrainedModel], Result],
     job: EvaluationJob,
     worker: Worker,

@@ -9,7 +9,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from moray.errors import UserError, first_line
 from moray.provenance.lineage import LINEAGE
 from moray.provenance.manifest import MANIFEST, PROOF
-from moray.provenance.space import of_full_disk
+from moray.provenance.space import is_full_disk
 
 # Weights as safetensors only: files from users are never unpickled.
 _WANTED = ["*.json", "*.safetensors", "*.jinja", "merges.txt", "vocab.txt", "tokenizer.model"]
@@ -88,7 +88,7 @@ def download_snapshot(repo_id: str, revision: str, weights: bool = True) -> Path
         wanted = [name for name in _WANTED if weights or ".safetensors" not in name]
         return Path(snapshot_download(repo_id, revision=revision, allow_patterns=wanted))
     except (HfHubHTTPError, HFValidationError, OSError) as error:
-        if of_full_disk(error):
+        if is_full_disk(error):
             raise
         raise UserError(
             repo_id,

@@ -1,1 +1,1 @@
-"""What each stage compares with the plain libraries, on a sample of the user's own rows."""
+"""Comparisons of each stage with the plain libraries, on a sample of the user's own rows."""

@@ -15,7 +15,7 @@ from moray.model.shapes import num_parameters, shapes_in
 # stage has just read or written.
 _FLOPS_PER_CORE, _FLOPS_PER_GPU, _BYTES_PER_SECOND = 50e9, 50e12, 4e9
 _FEW_SECONDS, _SHARE = 3.0, 0.02
-# With fewer parameters, everything is done at once, and needs no measurement.
+# Models with fewer parameters take no time, so nothing is measured for them.
 _FEW_PARAMETERS = 50e6
 # A model is that much slower than the products of its matrices.
 _OTHER_OPERATIONS = 1.25
@@ -58,8 +58,8 @@ def num_affordable(
     nominal = _nominal(device, threads)
     # On CPUs, other processes may run too.
     measures = not cuda and count > _FEW_PARAMETERS
-    speed = _measured(threads or torch.get_num_threads()) if measures else nominal
-    # Where other processes slow products down, they do loading too.
+    speed = _measured_speed(threads or torch.get_num_threads()) if measures else nominal
+    # Other processes that slow products down also slow down loading.
     loading = size / _BYTES_PER_SECOND * max(1, nominal / speed)
     left = max(_FEW_SECONDS, _SHARE * seconds) / num_models - loading
     return max(0, int(left * speed / flops))
@@ -83,7 +83,7 @@ def _nominal(device: torch.device, threads: int | None) -> float:
 
 
 @cache
-def _measured(threads: int) -> float:
+def _measured_speed(threads: int) -> float:
     """FLOP/s of a model with so many threads, by products that are large for a cache."""
     before = torch.get_num_threads()
     weights, values = torch.ones(_SIDE, _SIDE), torch.ones(_TOKENS, _SIDE)

@@ -29,7 +29,7 @@ class Comparison:
         library: what computed `plain`, with its version.
         rows: number of the user's rows that were compared; 0 if none were.
         tolerance: largest relative difference of two numbers.
-        advisory: whether a difference comes from the user's model or template. It is then told,
+        advisory: whether a difference comes from the user's model or template. It is then reported
             and never refused.
         skipped: why nothing was compared; both figures are None then.
     """
@@ -63,7 +63,7 @@ class Comparison:
         of_rows = f" on {self.rows:,} of your rows" if self.rows else ""
         here, plain = self.here, self.plain
         if isinstance(here, list) and isinstance(plain, list):
-            # Where they begin to differ, with one in front.
+            # The place where they begin to differ, with one entry in front.
             pairs = enumerate(zip(here, plain, strict=False))
             at = next((place for place, (one, other) in pairs if one != other), len(here))
             here, plain = here[max(0, at - 1) :], plain[max(0, at - 1) :]
@@ -78,7 +78,7 @@ def transformers_version() -> str:
 def collect(what: str, compare: Callable[[], Iterable[Comparison]]) -> list[Comparison]:
     """The comparisons that a function makes.
 
-    A plain library that fails says nothing about the result, so its failure is told and recorded.
+    A plain library that fails says nothing about the result: its failure is reported and recorded.
 
     Args:
         what: what is compared, if it fails.
@@ -139,13 +139,13 @@ def read_proof(folder: Path) -> list[dict[str, Any]]:
 
 
 def summary(records: Iterable[dict[str, Any]]) -> str | None:
-    """What was compared, in a few words; None if nothing was."""
-    compared = [one for one in records if one["skipped"] is None]
-    if not compared:
+    """The comparisons in a few words; None if nothing was compared."""
+    comparisons = [one for one in records if one["skipped"] is None]
+    if not comparisons:
         return None
-    differing = sum(not one["holds"] for one in compared)
-    libraries = ", ".join(dict.fromkeys(one["library"] for one in compared))
-    result = f"{differing} of {len(compared)} differ" if differing else f"all {len(compared)} equal"
+    total, differing = len(comparisons), sum(not one["holds"] for one in comparisons)
+    libraries = ", ".join(dict.fromkeys(one["library"] for one in comparisons))
+    result = f"{differing} of {total} differ" if differing else f"all {total} equal"
     return f"checked against {libraries}: {result}"
 
 

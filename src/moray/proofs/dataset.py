@@ -17,15 +17,15 @@ import pyarrow.parquet as pq
 
 from moray.proofs.comparison import Comparison
 
-# What is read in a second; see `budget`.
+# Bytes that a machine reads in a second; see `budget`.
 _BYTES_PER_SECOND = 30e6
 _FEW_SECONDS, _SHARE = 3.0, 0.02
 _TOO_LARGE = "reading the rows again takes too long"
-# What isn't content: it says where a row belongs, or comes from.
+# Columns that say where a row belongs or comes from, which isn't content.
 _NO_CONTENT = ("group", "place")
 
 
-def dataset_compared(
+def compare_dataset(
     folder: Path,
     description: Mapping[str, Any],
     files: Mapping[str, Sequence[str]],
@@ -45,13 +45,14 @@ def dataset_compared(
     """
     room = max(_FEW_SECONDS, _SHARE * seconds) * _BYTES_PER_SECOND
     paths = [Path(name) for names in files.values() for name in names]
-    if by_rows and paths and (known := [_num_rows(path) for path in paths]) and None not in known:
+    counters = [_num_rows(path) for path in paths] if by_rows else []
+    if counters and None not in counters:
         what, library = "rows of the files", f"pyarrow {version('pyarrow')} and csv"
         if sum(path.stat().st_size for path in paths) > room:
             yield Comparison(what, skipped=_TOO_LARGE)
         else:
-            rows = sum(count() for count in known if count)
-            yield Comparison(what, _accounted(description), rows, library, rows)
+            rows = sum(count() for count in counters if count)
+            yield Comparison(what, _num_accounted_for(description), rows, library, rows)
     splits = {split: folder / f"{split}.parquet" for split in description["splits"]}
     if sum(path.stat().st_size for path in splits.values()) > room:
         yield Comparison("rows that are in two splits", skipped=_TOO_LARGE)
@@ -59,12 +60,12 @@ def dataset_compared(
     yield from _disjoint(splits, apart)
 
 
-def _accounted(description: Mapping[str, Any]) -> int:
+def _num_accounted_for(description: Mapping[str, Any]) -> int:
     """The rows that were kept, or dropped for a reason."""
-    kept = sum(split["rows"] for split in description["splits"].values())
+    in_splits = sum(split["rows"] for split in description["splits"].values())
     dropped = sum(sum(description[kind].values()) for kind in ("duplicates", "blanks"))
     bad = sum(reason["rows"] for reason in description.get("bad_rows", ()))
-    return int(kept + dropped + bad)
+    return int(in_splits + dropped + bad)
 
 
 def _num_rows(path: Path) -> Any:

@@ -1,4 +1,4 @@
-"""What a run's figures are compared with, and how far rounding puts them apart."""
+"""Figures to compare a run's with, and how far rounding puts them apart."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ ROUNDED = 3e-2
 
 @dataclass(frozen=True)
 class Figures:
-    """Of some rows, by plain transformers.
+    """The figures of some rows, by plain transformers.
 
     Attributes:
         loss: mean over their trained tokens, nats.
@@ -25,8 +25,8 @@ class Figures:
     gradient_norm: float | None = None
 
 
-def in_precision(precision: str, device: torch.device) -> torch.autocast:
-    """What the plain models run in: bf16 where the run did and the device computes in it."""
+def autocast_as_in_run(precision: str, device: torch.device) -> torch.autocast:
+    """The precision of the plain models: bf16 if the run's is and the device computes in it."""
     native = resolve("auto", device) == "bf16"
     return torch.autocast(device.type, torch.bfloat16, enabled=native and precision == "bf16")
 

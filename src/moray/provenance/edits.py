@@ -24,9 +24,9 @@ _WITHOUT_EFFECT = {
     *(f"tasks/{name}/proofs" for name in ("images", "language", "preference")),
     *(f"train/{name}" for name in ("checks", "failures", "supervision")),
 }
-# In a room without effect, what sums figures over workers.
+# It sums figures over workers, in a room without effect.
 _WITH_EFFECT = "workers/collectives"
-# Of modules and templates, but not of what editors leave.
+# Endings of modules and templates, but not of files that editors leave.
 _SUFFIXES = {".css", ".html", ".js", ".py"}
 # Functions that import a module of a folder by its name.
 _BY_NAME = {"module_of": "moray.tasks.{}", "extras.part": "moray.extras.{}"}
@@ -49,24 +49,24 @@ def edits_of(stage: str, names: Iterable[str] = ()) -> str:
     Returns:
         8 hexadecimal digits, or nothing.
     """
-    edited = _edited()
-    if not edited:
+    edits = _edited_modules()
+    if not edits:
         return ""
-    imported = _closure(stage, tuple(names))
-    counted = {path: digest for path, digest in edited.items() if _is_used(path, imported)}
-    lines = "".join(f"{path} {digest}\n" for path, digest in sorted(counted.items()))
-    return hashlib.sha256(lines.encode()).hexdigest()[:8] if counted else ""
+    modules = _closure(stage, tuple(names))
+    digests = {path: digest for path, digest in edits.items() if _is_used(path, modules)}
+    lines = "".join(f"{path} {digest}\n" for path, digest in sorted(digests.items()))
+    return hashlib.sha256(lines.encode()).hexdigest()[:8] if digests else ""
 
 
-def _is_used(path: str, imported: frozenset[str]) -> bool:
+def _is_used(path: str, modules: frozenset[str]) -> bool:
     """Whether a file is one of some modules, or a template of theirs."""
     file = PurePosixPath(path)
     if file.suffix == ".py":
-        return path in imported
+        return path in modules
     # Beside the module of its name, or in a folder beside those that share it.
-    beside = {PurePosixPath(module).parent for module in imported}
+    beside = {PurePosixPath(module).parent for module in modules}
     shared = file.parent.name == "templates" and file.parent.parent in beside
-    return shared or str(file.with_suffix(".py")) in imported
+    return shared or str(file.with_suffix(".py")) in modules
 
 
 def write_lock() -> None:
@@ -84,14 +84,14 @@ def meaning(source: bytes) -> str:
 
 
 @cache
-def _edited() -> dict[str, str]:
+def _edited_modules() -> dict[str, str]:
     """Modules that differ from those released, or that were added or removed, with digests."""
     present = _present()
-    released = dict(line.split(" ") for line in LOCK.read_text().splitlines())
+    release = dict(line.split(" ") for line in LOCK.read_text().splitlines())
     return {
         path: present.get(path, "removed")
-        for path in sorted({*present, *released})
-        if present.get(path) != released.get(path)
+        for path in sorted({*present, *release})
+        if present.get(path) != release.get(path)
     }
 
 
@@ -110,26 +110,26 @@ def _counts(path: Path) -> bool:
 @cache
 def _closure(stage: str, names: tuple[str, ...]) -> frozenset[str]:
     """The modules that a stage imports, directly or not, in rooms that may affect its result."""
-    found: set[str] = set()
+    paths: set[str] = set()
     waiting = [*_modules_of(stage), *map(_path, names)]
     while waiting:
         path = waiting.pop()
-        if path not in found and (PACKAGE / f"{path}.py").is_file():
-            found.add(path)
-            for module in _imported(path, names):
+        if path not in paths and (PACKAGE / f"{path}.py").is_file():
+            paths.add(path)
+            for module in _imported_modules(path, names):
                 if not _is_inert(module, stage):
                     waiting += [module, f"{module}/__init__"]
-    return frozenset(f"{path}.py" for path in found)
+    return frozenset(f"{path}.py" for path in paths)
 
 
 def _modules_of(stage: str) -> list[str]:
     """The module of a stage: of the core, of a task, or of an extra."""
     extras = PACKAGE.glob("extras/*/stage.py")
-    found = [
+    paths = [
         *PACKAGE.glob(f"stages/{stage}.py"),
         *(path for path in extras if f"\ndef {stage}(" in path.read_text()),
     ] or [*PACKAGE.glob(f"tasks/*/{stage}.py")]
-    return [path.relative_to(PACKAGE).with_suffix("").as_posix() for path in found]
+    return [path.relative_to(PACKAGE).with_suffix("").as_posix() for path in paths]
 
 
 def _is_inert(module: str, stage: str) -> bool:
@@ -139,8 +139,8 @@ def _is_inert(module: str, stage: str) -> bool:
     return any(module == room or module.startswith(f"{room}/") for room in rooms)
 
 
-def _imported(path: str, names: tuple[str, ...]) -> Iterator[str]:
-    """What a module imports of the package, as paths without ending."""
+def _imported_modules(path: str, names: tuple[str, ...]) -> Iterator[str]:
+    """The modules of the package that a module imports, as paths without ending."""
     for module in _imports(path):
         if "{}" not in module:
             yield module
@@ -148,27 +148,27 @@ def _imported(path: str, names: tuple[str, ...]) -> Iterator[str]:
             own = [module.replace("{}", name) for name in names]
             own = [file for file in own if (PACKAGE / f"{file}.py").is_file()]
             every = PACKAGE.glob(f"{module.replace('{}', '*')}.py")
-            # Without a name of its own among them, it may be any.
+            # If none of the names has this module, it may be that of any.
             yield from own or (str(file.relative_to(PACKAGE).with_suffix("")) for file in every)
 
 
 @cache
 def _imports(path: str) -> tuple[str, ...]:
-    """What a module imports; `tasks/{}/export` is imported by a name."""
-    found: list[str] = []
+    """The imports of a module; `tasks/{}/export` is imported by a name."""
+    names: list[str] = []
     for node in ast.walk(ast.parse((PACKAGE / f"{path}.py").read_bytes())):
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
         elif isinstance(node, ast.JoinedStr):
             parts = (p.value if isinstance(p, ast.Constant) else "{}" for p in node.values)
-            found.append("".join(map(str, parts)))
+            names.append("".join(map(str, parts)))
         elif isinstance(node, ast.Call) and (folder := _BY_NAME.get(ast.unparse(node.func))):
             constants = [part.value for part in node.args if isinstance(part, ast.Constant)]
-            found += [f"{folder}.{name}" for name in constants if isinstance(name, str)]
-    own = (name for name in dict.fromkeys(found) if name.startswith("moray."))
-    # Of two parts that vary, the calls above say more.
+            names += [f"{folder}.{name}" for name in constants if isinstance(name, str)]
+    own = (name for name in dict.fromkeys(names) if name.startswith("moray."))
+    # If two parts of a name vary, the calls above say more.
     return tuple(_path(name) for name in own if name.count("{}") < 2)
 
 
@@ -181,13 +181,13 @@ def _digest(path: Path) -> str:
     whole = hashlib.sha256(content).hexdigest()
     if path.suffix != ".py":
         return whole[:16]
-    known = _known_digests()
-    if whole not in known:
-        known[whole] = _meaning_or_bytes(content, whole)[:16]
+    digests = _known_digests()
+    if whole not in digests:
+        digests[whole] = _meaning_or_bytes(content, whole)[:16]
         if _CACHE.parent.is_dir():
             with _CACHE.open("a") as file:
-                file.write(f"{whole} {known[whole]}\n")
-    return known[whole]
+                file.write(f"{whole} {digests[whole]}\n")
+    return digests[whole]
 
 
 def _meaning_or_bytes(content: bytes, whole: str) -> str:

@@ -1,4 +1,4 @@
-"""What a result was made from: recorded with it, and checked back to the bytes of the sources."""
+"""The lineage of a result: recorded with it, and checked back to the bytes of the sources."""
 
 import hashlib
 import json
@@ -83,7 +83,7 @@ def _digest(value: dict[str, Any]) -> str:
 
 @dataclass
 class Verification:
-    """What was checked so far.
+    """The outcome of the checks so far.
 
     Attributes:
         checked: folders and files whose content was compared with its digests.
@@ -107,10 +107,10 @@ def verify(paths: Iterable[Path]) -> Verification:
     Raises:
         UserError: if one of the paths is none of these.
     """
-    found = Verification()
+    verification = Verification()
     for path in paths:
-        _verify(_record_of(path), found)
-    return found
+        _verify(_record_of(path), verification)
+    return verification
 
 
 def results_below(folder: Path) -> list[Path]:
@@ -132,58 +132,60 @@ def _record_of(path: Path) -> Path:
     )
 
 
-def _verify(record: Path, found: Verification) -> None:
-    if record in found.checked:
+def _verify(record: Path, verification: Verification) -> None:
+    if record in verification.checked:
         return
-    found.checked.append(record)
+    verification.checked.append(record)
     try:
-        _CHECKS[record.name](record, found)
+        _CHECKS[record.name](record, verification)
     except UserError as error:
-        found.broken.append(str(error))
-    # It is JSON, but of any other form.
+        verification.broken.append(str(error))
+    # The record is JSON of another form.
     except (AttributeError, KeyError, TypeError):
-        found.broken.append(f"{record}: damaged: isn't of the form that moray writes")
+        verification.broken.append(f"{record}: damaged: isn't of the form that moray writes")
     except OSError as error:
-        found.broken.append(f"{record}: can't be checked ({first_line(error)})")
+        verification.broken.append(f"{record}: can't be checked ({first_line(error)})")
 
 
-def _check_folder(manifest: Path, found: Verification) -> None:
+def _check_folder(manifest: Path, verification: Verification) -> None:
     folder = manifest.parent
     damaged = damaged_files(folder)
-    found.broken += [f"{folder / name}: {_unlike(folder / name, manifest)}" for name in damaged]
+    verification.broken += [
+        f"{folder / name}: {_unlike(folder / name, manifest)}" for name in damaged
+    ]
     for name in (LINEAGE, PROOF):
         if (folder / name).is_file():
-            _check_sealed(folder / name, found)
+            _check_sealed(folder / name, verification)
 
 
-def _check_dataset(description: Path, found: Verification) -> None:
+def _check_dataset(description: Path, verification: Verification) -> None:
     facts = read_json(description)
-    for split, listed in facts["splits"].items():
+    for split, entry in facts["splits"].items():
         file = description.with_name(f"{split}.parquet")
-        if not file.is_file() or sha256_file(file) != listed["sha256"]:
-            found.broken.append(f"{file}: {_unlike(file, description)}")
+        if not file.is_file() or sha256_file(file) != entry["sha256"]:
+            verification.broken.append(f"{file}: {_unlike(file, description)}")
     sources = facts.get("files", {}) if facts["source"] in _LOCAL else {}
     for name, digest in sources.items():
         if not Path(name).is_file():
-            found.missing.append(Path(name))
+            verification.missing.append(Path(name))
         elif sha256_file(Path(name)) != digest:
-            found.broken.append(f"{name}: changed since {description} was made from it")
+            verification.broken.append(f"{name}: changed since {description} was made from it")
 
 
-def _check_sealed(file: Path, found: Verification) -> None:
+def _check_sealed(file: Path, verification: Verification) -> None:
     """Check a file by its own digest, then its inputs, and what they were made from."""
     value = read_json(file)
     if not is_sealed(value):
-        found.broken.append(f"{file}: doesn't match its own SHA-256")
+        verification.broken.append(f"{file}: doesn't match its own SHA-256")
         return
     for name, digest in value["inputs"].items():
         source = Path(name)
         if not source.is_file():
-            found.broken.append(f"{source}: not found, and {file} was made from it")
+            verification.broken.append(f"{source}: not found, and {file} was made from it")
         elif sha256_file(source) != digest:
-            found.broken.append(f"{source}: changed since {file} was made from it")
+            verification.broken.append(f"{source}: changed since {file} was made from it")
         elif source.name in _CHECKS:
-            _verify(source, found)
+            _verify(source, verification)
 
 
 def _unlike(file: Path, record: Path) -> str:

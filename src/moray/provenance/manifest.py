@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from moray.errors import UserError, first_line
-from moray.provenance.space import full_disk_as_error
+from moray.provenance.space import explain_full_disk
 
 MANIFEST = "manifest.json"
-# What was compared with the plain libraries.
+# Has the comparisons with the plain libraries.
 PROOF = "proof.json"
 # Describes a dataset, with the SHA-256 of its splits.
 DATASET = "dataset.json"
@@ -41,13 +41,13 @@ def as_json(value: Any) -> bytes:
 
 def read_json(
     path: Path,
-    needed: Collection[str] = (),
+    keys: Collection[str] = (),
     remedy: str = "delete it and rerun to create it again",
 ) -> dict[str, Any]:
     """Read the mapping in a JSON file, which somebody or a crash may have damaged.
 
     Args:
-        needed: keys that its content has.
+        keys: keys that its content has.
         remedy: what to do if it is; by default, for files that the workflow writes.
 
     Raises:
@@ -56,12 +56,12 @@ def read_json(
     """
     try:
         content = json.loads(path.read_bytes())
-    # Of bytes that aren't text, text that isn't JSON, and lists within lists.
+    # The bytes aren't text, the text isn't JSON, or it has too many lists within lists.
     except (ValueError, RecursionError) as error:
         raise UserError(str(path), f"damaged: isn't JSON ({first_line(error)})", remedy) from error
     if not isinstance(content, dict):
         raise UserError(str(path), "damaged: isn't a mapping", remedy)
-    if lacking := sorted({*needed} - content.keys()):
+    if lacking := sorted({*keys} - content.keys()):
         raise UserError(str(path), f"damaged: has no {', '.join(lacking)}", remedy)
     return content
 
@@ -95,7 +95,7 @@ def new_folder(folder: Path) -> Path:
 
 
 @contextmanager
-def whole_or_nothing(folder: Path) -> Iterator[Path]:
+def atomic_folder(folder: Path) -> Iterator[Path]:
     """Create an empty folder for the body to fill; if the body fails, the folder is removed.
 
     Raises:
@@ -103,7 +103,7 @@ def whole_or_nothing(folder: Path) -> Iterator[Path]:
     """
     new_folder(folder)
     try:
-        with full_disk_as_error(folder):
+        with explain_full_disk(folder):
             yield folder
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
@@ -128,10 +128,10 @@ def list_files(folder: Path, paths: Iterable[Path]) -> Files:
     names = [path.relative_to(folder).as_posix() for path in paths]
     # A digest takes 0.6 s per GB on one core.
     with ThreadPoolExecutor() as pool:
-        return dict(zip(names, pool.map(_on_disk, paths), strict=True))
+        return dict(zip(names, pool.map(_flush_and_digest, paths), strict=True))
 
 
-def _on_disk(path: Path) -> dict[str, Any]:
+def _flush_and_digest(path: Path) -> dict[str, Any]:
     # Safetensors lets only the owner read what it writes; the folder has what the umask permits.
     permitted = path.parent.stat().st_mode & 0o666
     if path.stat().st_mode & 0o777 != permitted:
@@ -153,14 +153,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             str(path), "file not found", "rerun the workflow to create the folder again"
         )
     manifest = read_json(path, ("files",))
-    for name, listed in manifest["files"].items():
+    for name, entry in manifest["files"].items():
         path = folder / name
         size = path.stat().st_size if path.is_file() else None
-        if size != listed["bytes"]:
+        if size != entry["bytes"]:
             got = "no file" if size is None else f"{size} bytes"
             raise UserError(
                 str(path),
-                f"got {got}, expected {listed['bytes']} bytes",
+                f"got {got}, expected {entry['bytes']} bytes",
                 f"delete {folder / MANIFEST} and rerun to create the folder again",
             )
     return manifest
@@ -176,18 +176,18 @@ def damaged_files(folder: Path) -> list[str]:
     """
     try:
         files = read_json(folder / MANIFEST)["files"]
-        digests = {name: listed["sha256"] for name, listed in files.items()}
+        digests = {name: expected["sha256"] for name, expected in files.items()}
     # The last three of JSON of any other form.
     except (FileNotFoundError, NotADirectoryError, UserError, AttributeError, KeyError, TypeError):
         return [MANIFEST]
     if not digests:
         return [MANIFEST]
     with ThreadPoolExecutor() as pool:
-        found = pool.map(_digest_if_there, (folder / name for name in digests))
+        actual = pool.map(_digest_if_there, (folder / name for name in digests))
         return [
             name
-            for (name, listed), digest in zip(digests.items(), found, strict=True)
-            if digest is None or digest != listed
+            for (name, expected), digest in zip(digests.items(), actual, strict=True)
+            if digest is None or digest != expected
         ]
 
 

@@ -16,34 +16,34 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _ZEROS = bytes(2**20)
 
 
-def check_space(folder: Path, needed: int) -> None:
-    """Check that a folder's disk has `needed` bytes free.
+def check_space(folder: Path, size: int) -> None:
+    """Check that a folder's disk has `size` bytes free.
 
     Raises:
         UserError: if it hasn't.
     """
     free = shutil.disk_usage(folder).free
-    if needed > free:
+    if size > free:
         raise UserError(
             str(folder),
-            f"its disk has {free:,} bytes free, expected {needed:,}",
+            f"its disk has {free:,} bytes free, expected {size:,}",
             "free some space, or move the folder to another disk",
         )
 
 
-def try_room(folder: Path, needed: int) -> None:
-    """Write `needed` bytes to a folder's disk and remove them again.
+def try_room(folder: Path, size: int) -> None:
+    """Write `size` bytes to a folder's disk and remove them again.
 
     Raises:
         OSError: the error that a writer ran into, if the writer hides it.
     """
     with tempfile.TemporaryFile(dir=folder) as file:
-        for start in range(0, needed, len(_ZEROS)):
-            file.write(_ZEROS[: needed - start])
+        for start in range(0, size, len(_ZEROS)):
+            file.write(_ZEROS[: size - start])
         file.flush()
 
 
-def of_full_disk(error: Exception) -> bool:
+def is_full_disk(error: Exception) -> bool:
     """Whether an error was caused by a full disk or a quota."""
     if isinstance(error, SafetensorError):
         return any(f"os error {number}" in str(error) for number in _FULL)
@@ -51,7 +51,7 @@ def of_full_disk(error: Exception) -> bool:
 
 
 @contextmanager
-def full_disk_as_error(folder: Path) -> Iterator[None]:
+def explain_full_disk(folder: Path) -> Iterator[None]:
     """Convert the various errors that libraries raise for a full disk or a quota to one line.
 
     Raises:
@@ -60,12 +60,12 @@ def full_disk_as_error(folder: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
-        if not of_full_disk(error):
+        if not is_full_disk(error):
             raise
-        raise full_disk(folder) from error
+        raise full_disk_error(folder) from error
 
 
-def full_disk(folder: Path) -> UserError:
+def full_disk_error(folder: Path) -> UserError:
     """The error to report when a folder's disk is full."""
     return UserError(
         str(folder),

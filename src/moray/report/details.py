@@ -19,16 +19,16 @@ from moray.provenance.manifest import PROOF
 from moray.report.confusion import confusion_of
 from moray.report.lineage import lineage_of
 from moray.report.overview import verdict
-from moray.report.quantities import known
+from moray.report.quantities import has_value
 from moray.results import FIGURES, Results, Run, flat
 
-# By default there is no adapter, so all of its keys differ.
+# There is no adapter by default, so all of its keys differ.
 _DEFAULTS = {"train": result_keys(Train())} | {
     task.section_name: result_keys(attrgetter(task.section_path)(Sections()))
     for task in TASKS.values()
     if task.section_path
 }
-# What generation.json has besides settings.
+# Keys of generation.json that aren't settings.
 _NOT_SAMPLING = {"metrics", "prompts", "inputs", "proof", "sha256"}
 # Counts in the manifests of stores, and what they are counts of.
 _LOST = {
@@ -71,10 +71,10 @@ def _task_of(run: Run, evaluation: dict[str, Any] | None) -> TaskName:
     return run.task or "language"
 
 
-def details(
+def details_of_run(
     results: Results, run: Run, notes: list[str], samples: list[dict[str, Any]], limits: Limits
 ) -> dict[str, Any]:
-    """What the page says about a run besides its row in the overview, for its template.
+    """The details of a run for its template, besides its row in the overview.
 
     It includes `part`, the template of what is the run's modality's own, for which a function of
     this name in the module `report` beside it has the values; None if there is none.
@@ -90,13 +90,13 @@ def details(
         "model": model if (model := run.folder / "model").is_dir() else None,
         "scores": _by_dataset(evaluation) if evaluation else {},
         "confusion": confusion_of(classified, limits.classes) if classified else None,
-        "benchmarks": _of_benchmarks(run.figures("benchmarks.json")),
-        "scored": _scored(evaluation) if evaluation else None,
+        "benchmarks": _benchmark_figures(run.figures("benchmarks.json")),
+        "scored": _num_scored(evaluation) if evaluation else None,
         "confidence": evaluation and evaluation["confidence"],
         "samples": _samples(samples, limits),
         # The settings that the samples were made with.
         "sampling": {key: value for key, value in generation.items() if key not in _NOT_SAMPLING},
-        "settings": changed(run.settings),
+        "settings": changed_settings(run.settings),
         "checks": _checks(run, evaluation or {}, generation),
         "stages": _stages(run, results.stages),
         "machine": record.get("machine", {}),
@@ -132,7 +132,9 @@ def _by_dataset(scores: dict[str, Any]) -> dict[str | None, list[dict[str, Any]]
     return {dataset: _figures(part) for dataset, part in parts.items()}
 
 
-def _of_benchmarks(record: dict[str, Any] | None) -> dict[str, tuple[int, list[dict[str, Any]]]]:
+def _benchmark_figures(
+    record: dict[str, Any] | None,
+) -> dict[str, tuple[int, list[dict[str, Any]]]]:
     """The number of documents of each task, and its figures."""
     tasks = record["tasks"] if record else {}
     return {name: (task["documents"], _figures(task)) for name, task in tasks.items()}
@@ -152,14 +154,14 @@ def _figures(part: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _scored(scores: dict[str, Any]) -> str | None:
+def _num_scored(scores: dict[str, Any]) -> str | None:
     """The number of documents, pairs or images that were scored."""
     return next((f"{scores[unit]:,} {unit}" for unit in SCORED if unit in scores), None)
 
 
 def _samples(samples: list[dict[str, Any]], limits: Limits) -> list[dict[str, Any]]:
     return [
-        {name: cut(value, limits.characters) for name, value in row.items() if known(value)}
+        {name: cut(value, limits.characters) for name, value in row.items() if has_value(value)}
         for row in samples[: limits.samples]
     ]
 
@@ -184,7 +186,7 @@ def _stages(run: Run, stages: pd.DataFrame) -> list[dict[str, Any]]:
     return rows
 
 
-def changed(settings: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+def changed_settings(settings: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """The settings of a run that aren't the defaults: key, value, default."""
     defaults = dict(flat(_DEFAULTS))
     return [
@@ -197,15 +199,21 @@ def changed(settings: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
 def remarks(run: Run, notes: Iterable[str]) -> list[tuple[str, str]]:
     """Remarks about a run: pairs of kind (`error`, `warning` or `note`) and text."""
     alarming = ("skipped", "warning: ")
-    said = [
+    from_notes = [
         ("warning" if note.startswith(alarming) else "note", note.removeprefix("warning: "))
         for note in notes
     ]
-    trained = (("warning", line) for line in overlap_messages(run.figures("eval.json") or {}))
-    return [*_of_training(run), *_of_figures(run), *said, *trained, *_of_data(run)]
+    from_overlaps = (("warning", line) for line in overlap_messages(run.figures("eval.json") or {}))
+    return [
+        *_training_remarks(run),
+        *_figure_remarks(run),
+        *from_notes,
+        *from_overlaps,
+        *_data_remarks(run),
+    ]
 
 
-def _of_figures(run: Run) -> Iterator[tuple[str, str]]:
+def _figure_remarks(run: Run) -> Iterator[tuple[str, str]]:
     if not run.model_is_of_this_training:
         text = "the model is of an earlier training; snakemake finetune makes it again"
         yield "warning", text
@@ -216,7 +224,7 @@ def _of_figures(run: Run) -> Iterator[tuple[str, str]]:
         yield "warning", f"not shown: {error}"
 
 
-def _of_training(run: Run) -> Iterator[tuple[str, str]]:
+def _training_remarks(run: Run) -> Iterator[tuple[str, str]]:
     record = run.record
     if run.error:
         yield "error", run.error
@@ -231,7 +239,7 @@ def _of_training(run: Run) -> Iterator[tuple[str, str]]:
         yield "warning", text + differing
 
 
-def _of_data(run: Run) -> Iterator[tuple[str, str]]:
+def _data_remarks(run: Run) -> Iterator[tuple[str, str]]:
     lineage = run.read(f"model/{LINEAGE}") or {}
     for name, description in lineage.get("datasets", {}).items():
         if copies := sum(description.get("duplicates", {}).values()):
@@ -241,10 +249,10 @@ def _of_data(run: Run) -> Iterator[tuple[str, str]]:
     for path in inputs:
         if path.startswith(stores):
             manifest = run.read_recorded(path.removeprefix("results/"), inputs[path])
-            yield from _of_store(Path(path).parent.name, manifest)
+            yield from _store_remarks(Path(path).parent.name, manifest)
 
 
-def _of_store(name: str, manifest: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _store_remarks(name: str, manifest: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for split, facts in manifest.get("splits", {}).items():
         for key, fate in _LOST.items():
             if count := facts.get(key):

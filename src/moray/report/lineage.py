@@ -1,4 +1,4 @@
-"""What a model was made from, from the model's bytes back to those of the sources, as a tree."""
+"""The lineage of a model as a tree, from the model's bytes back to those of the sources."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +9,7 @@ from moray.provenance.lineage import LINEAGE
 from moray.provenance.manifest import DATASET, MANIFEST
 from moray.results import Run
 
-# What describes the content of a dataset, not its source.
+# Keys that describe the content of a dataset, not its source.
 _NOT_A_SOURCE = {"duplicates", "files", "format", "label_names", "splits"}
 
 
@@ -26,12 +26,12 @@ class Node:
 
 def lineage_of(run: Run, files: int) -> Node | None:
     """The tree of a run's model, with so many files of each dataset; None if it wasn't exported."""
-    recorded = run.read(f"model/{LINEAGE}")
-    if recorded is None:
+    record = run.read(f"model/{LINEAGE}")
+    if record is None:
         return None
     own = f"runs/{run.name}/model/{MANIFEST}"
-    digests = {_below_results(path): digest for path, digest in recorded["inputs"].items()}
-    training = recorded["training"]
+    digests = {_below_results(path): digest for path, digest in record["inputs"].items()}
+    training = record["training"]
     made_by = Node(
         "training",
         f"{training['steps']:,} steps",
@@ -54,8 +54,8 @@ def _below_results(path: str) -> str:
 
 def _weights(manifest: dict[str, Any]) -> list[Node]:
     return [
-        Node("weights", name, listed["sha256"], f"{listed['bytes']:,} bytes")
-        for name, listed in manifest.get("files", {}).items()
+        Node("weights", name, entry["sha256"], f"{entry['bytes']:,} bytes")
+        for name, entry in manifest.get("files", {}).items()
         if name.endswith(".safetensors")
     ]
 
@@ -65,18 +65,18 @@ def _start(run: Run, manifest: str, digests: dict[str, str], files: int) -> Node
     if folder.parts[0] == "best":
         return _best(run, folder, digests.get(manifest), files)
     if folder.name == "model":
-        return _of_run(run, folder.parent.name, digests.get(manifest), files)
-    made = run.read_recorded(manifest, digests.get(manifest))
+        return _node_of_run(run, folder.parent.name, digests.get(manifest), files)
+    record = run.read_recorded(manifest, digests.get(manifest))
     return Node(
         "base model",
         folder.name,
         digests.get(manifest),
-        _facts(made.get("model", {})),
-        _weights(made),
+        _facts(record.get("model", {})),
+        _weights(record),
     )
 
 
-def _of_run(run: Run, name: str, digest: str | None, files: int) -> Node:
+def _node_of_run(run: Run, name: str, digest: str | None, files: int) -> Node:
     other = Run(name, run.folder.with_name(name), None, run.log)
     tree = lineage_of(other, files)
     # If it was trained again since, its tree is not that of this model.
@@ -86,23 +86,23 @@ def _of_run(run: Run, name: str, digest: str | None, files: int) -> Node:
 def _best(run: Run, folder: Path, digest: str | None, files: int) -> Node:
     """The copy of a sweep's best model, which needn't have the manifest of the original."""
     results, sweep = run.folder.parent.parent, folder.parent
-    copied = run.read_result(results / folder / LINEAGE, ("inputs",)) or {"inputs": {}}
+    copy = run.read_result(results / folder / LINEAGE, ("inputs",)) or {"inputs": {}}
     choice = run.read_result(results / sweep / "choice.json", ("best", "inputs"))
     node = Node("best of", sweep.name, digest)
     # If it was chosen again since, it's another copy.
-    if choice and copied["inputs"].get(f"results/{folder}/{MANIFEST}") == digest:
+    if choice and copy["inputs"].get(f"results/{folder}/{MANIFEST}") == digest:
         name = choice["best"]
         original = choice["inputs"].get(f"results/runs/{name}/model/{MANIFEST}")
-        node.sources.append(_of_run(run, name, original, files))
+        node.sources.append(_node_of_run(run, name, original, files))
     return node
 
 
 def _rows(run: Run, dataset: str, digests: dict[str, str], store: str, files: int) -> Node:
     description = f"datasets/{dataset}/{DATASET}"
     node = _dataset(run, dataset, digests.get(description), files)
-    prepared = {Path(modality.prepared).name for modality in MODALITIES.values()}
-    stores = [path for path in digests if Path(path).parts[0] in prepared and path != store]
-    # Those of a mixture are made side by side, a reference is made from tokens.
+    kinds = {Path(modality.prepared).name for modality in MODALITIES.values()}
+    stores = [path for path in digests if Path(path).parts[0] in kinds and path != store]
+    # Stores of a mixture are made side by side, but a reference is made from tokens.
     through = [store] if not store.startswith("reference/") else [*stores, store]
     for path in through:
         kind, name = Path(path).parts[:2]
@@ -111,19 +111,19 @@ def _rows(run: Run, dataset: str, digests: dict[str, str], store: str, files: in
 
 
 def _dataset(run: Run, name: str, digest: str | None, files: int) -> Node:
-    described = run.read_recorded(f"datasets/{name}/{DATASET}", digest)
-    listed = described.get("files", {})
-    sources = [Node("file", file, listed[file]) for file in list(listed)[:files]]
-    if len(listed) > files:
-        sources.append(Node("files", f"{len(listed) - files:,} more", None))
+    description = run.read_recorded(f"datasets/{name}/{DATASET}", digest)
+    digests = description.get("files", {})
+    sources = [Node("file", file, digests[file]) for file in list(digests)[:files]]
+    if len(digests) > files:
+        sources.append(Node("files", f"{len(digests) - files:,} more", None))
     splits = [
         Node("split", split, facts["sha256"], f"{facts['rows']:,} rows")
-        for split, facts in described.get("splits", {}).items()
+        for split, facts in description.get("splits", {}).items()
     ]
-    origin = {key: value for key, value in described.items() if key not in _NOT_A_SOURCE}
+    origin = {key: value for key, value in description.items() if key not in _NOT_A_SOURCE}
     return Node("dataset", name, digest, _facts(origin), [*splits, *sources])
 
 
 def _facts(section: dict[str, Any]) -> str:
-    shown = {key: value for key, value in section.items() if isinstance(value, str | int | float)}
-    return ", ".join(f"{key} {value}" for key, value in shown.items())
+    scalars = {key: value for key, value in section.items() if isinstance(value, str | int | float)}
+    return ", ".join(f"{key} {value}" for key, value in scalars.items())

@@ -12,7 +12,7 @@ import pandas as pd
 from scipy.stats import ttest_rel
 
 from moray.config.tasks import SCORED, TASKS
-from moray.report.quantities import known
+from moray.report.quantities import has_value
 from moray.results import Results, Run, flat
 
 
@@ -42,7 +42,7 @@ def overview(results: Results) -> list[Row]:
     """A row for each run, in their order."""
     rows, comparable = [], defaultdict(list)
     for facts in results.runs.to_dict("records"):
-        facts = {name: value if known(value) else None for name, value in facts.items()}
+        facts = {name: value if has_value(value) else None for name, value in facts.items()}
         run = results.files[facts["run"]]
         row = _row(facts, run.figures("eval.json"))
         row.outdated = "eval.json" in run.outdated
@@ -77,12 +77,12 @@ def _row(facts: dict[str, Any], scores: dict[str, Any] | None) -> Row:
     if scores is None or facts["task"] not in TASKS:
         return Row(facts)
     metric = TASKS[facts["task"]].headline
-    judged = verdict(metric, scores["difference"][metric])
-    return Row(facts, metric, scores["base"][metric], scores["tuned"][metric], judged)
+    outcome = verdict(metric, scores["difference"][metric])
+    return Row(facts, metric, scores["base"][metric], scores["tuned"][metric], outcome)
 
 
 def held_out(run: Run, facts: dict[str, Any]) -> tuple[Any, ...]:
-    """What runs have in common that were scored on the same documents, pairs or images."""
+    """A key that runs share if they were scored on the same documents, pairs or images."""
     scores = run.figures("eval.json") or {}
     counts = tuple(scores.get(unit) for unit in (*SCORED, "bytes"))
     return facts["task"], facts["datasets"], counts
@@ -192,11 +192,11 @@ def _setting(name: str, members: Mapping[int, Row]) -> Setting:
 
 
 def _compare_with_best(group: list[tuple[Setting, dict[int, Row]]]) -> None:
-    judged = [pair for pair in group if known(pair[0].tuned.mean)]
-    if len(group) < 2 or not judged:
+    candidates = [pair for pair in group if has_value(pair[0].tuned.mean)]
+    if len(group) < 2 or not candidates:
         return
     choose = max if more_is_better(group[0][0].metric) else min
-    best, of_best = choose(judged, key=lambda pair: pair[0].tuned.mean)
+    best, of_best = choose(candidates, key=lambda pair: pair[0].tuned.mean)
     best.best = True
     for setting, members in group:
         common = sorted({*members} & {*of_best})
@@ -213,17 +213,17 @@ def _figure(row: Row, which: str) -> float:
 
 
 def _difference(first: Sequence[float], second: Sequence[float]) -> Difference:
-    """Of the second from the first.
+    """The difference of the second from the first.
 
     Source: Student, "The probable error of a mean", 1908.
     """
     with warnings.catch_warnings():
         # If all differences are equal, it warns; the page shows what it is then.
         warnings.simplefilter("ignore", RuntimeWarning)
-        tested = ttest_rel(second, first)
-        bounds = tested.confidence_interval(_CONFIDENCE)
+        test = ttest_rel(second, first)
+        bounds = test.confidence_interval(_CONFIDENCE)
         value = _mean(second) - _mean(first)
-    return Difference(value, float(bounds.low), float(bounds.high), float(tested.pvalue))
+    return Difference(value, float(bounds.low), float(bounds.high), float(test.pvalue))
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -232,8 +232,8 @@ def _mean(values: Sequence[float]) -> float:
         return float(np.mean(values))
 
 
-def differing(settings: pd.DataFrame) -> pd.DataFrame:
+def differing_settings(settings: pd.DataFrame) -> pd.DataFrame:
     """The settings that differ between runs: a row for each run, a column for each key."""
-    known = settings.dropna(how="all", subset=[name for name in settings if name != "run"])
-    kept = [name for name in known if name == "run" or known[name].astype(str).nunique() > 1]
-    return known[kept]
+    rows = settings.dropna(how="all", subset=[name for name in settings if name != "run"])
+    columns = [name for name in rows if name == "run" or rows[name].astype(str).nunique() > 1]
+    return rows[columns]

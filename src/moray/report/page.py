@@ -19,8 +19,8 @@ from plotly.offline import get_plotlyjs
 
 from moray.provenance.manifest import write_bytes
 from moray.report import quantities
-from moray.report.details import Limits, details
-from moray.report.overview import differing, over_seeds, overview
+from moray.report.details import Limits, details_of_run
+from moray.report.overview import differing_settings, over_seeds, overview
 from moray.results import Results
 
 _TEMPLATES = "templates"
@@ -39,18 +39,18 @@ def render(results: Results) -> str:
     """
     environment = _environment()
     limits, rows = Limits.of(len(results.runs)), overview(results)
-    drawn = curves(results.history, limits.points)
+    curves_by_run = curves(results.history, limits.points)
     notes, samples = _by_run(results.history.query("kind == 'note'")), _by_run(results.samples)
-    details_of = environment.get_template("run.html")
+    template = environment.get_template("run.html")
     runs = {}
     for row in rows:
         name = row.facts["run"]
-        said = [line["note"] for line in notes[name]]
-        found = details(results, results.files[name], said, samples[name], limits)
+        notes_of_run = [line["note"] for line in notes[name]]
+        values = details_of_run(results, results.files[name], notes_of_run, samples[name], limits)
         runs[name] = {
-            "html": details_of.render(found=found, row=row, curves=name in drawn),
-            "curves": drawn.get(name, {}),
-            "scores": drawn_scores(found["scores"].get(None, [])),
+            "html": template.render(details=values, row=row, curves=name in curves_by_run),
+            "curves": curves_by_run.get(name, {}),
+            "scores": scores_to_plot(values["scores"].get(None, [])),
         }
     script = _read("script.js")
     return environment.get_template("page.html").render(
@@ -58,22 +58,22 @@ def render(results: Results) -> str:
         style=_read("style.css"),
         script=script,
         library=_packed_library(),
-        runs=packed(json.dumps(runs, allow_nan=False)),
+        runs=compress(json.dumps(runs, allow_nan=False)),
         rows=rows,
         seeds=over_seeds(results, rows),
-        settings=differing(results.settings),
+        settings=differing_settings(results.settings),
         charted=[name for name, run in runs.items() if run["curves"]],
     )
 
 
-def packed(text: str) -> str:
+def compress(text: str) -> str:
     """A text for an HTML element, compressed: the same text always gives the same bytes."""
     return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
 @cache
 def _packed_library() -> str:
-    return packed(get_plotlyjs())
+    return compress(get_plotlyjs())
 
 
 def _by_run(frame: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
@@ -89,16 +89,16 @@ def _policy(*scripts: str) -> str:
     The plotting library sets styles of its own.
     """
     digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
-    allowed = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    sources = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     return (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
+        f"default-src 'none'; script-src {sources}; style-src 'unsafe-inline'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
 
 
 def _environment() -> Environment:
     environment = Environment(
-        # Those of tasks are in their folders.
+        # The templates of tasks are in the tasks' folders.
         loader=ChoiceLoader(
             [PackageLoader("moray.report", _TEMPLATES), PackageLoader("moray.tasks", ".")]
         ),
@@ -128,17 +128,17 @@ def curves(history: pd.DataFrame, points: int) -> dict[str, dict[str, Curve]]:
     names = [name for name in history if name in _METRICS or name.endswith(_SPEED)]
     columns = {name: history[name].to_numpy(float) for name in names}
     steps = history["step"].to_numpy()
-    found: dict[str, dict[str, Curve]] = {}
+    by_run: dict[str, dict[str, Curve]] = {}
     for run, lines in history.groupby("run", sort=False).indices.items():
-        found[run] = {}
+        by_run[run] = {}
         for name, column in columns.items():
-            known = lines[~np.isnan(column[lines])]
-            if len(known):
-                kept = known[spread(column[known], points)]
+            indices = lines[~np.isnan(column[lines])]
+            if len(indices):
+                selection = indices[spread(column[indices], points)]
                 metric = "speed" if name.endswith(_SPEED) else name
-                values = [_short(value) for value in column[kept].tolist()]
-                found[run][metric] = (steps[kept].tolist(), values)
-    return found
+                values = [_short(value) for value in column[selection].tolist()]
+                by_run[run][metric] = (steps[selection].tolist(), values)
+    return by_run
 
 
 def spread(values: NDArray[np.float64], points: int) -> NDArray[np.int64]:
@@ -160,8 +160,8 @@ def spread(values: NDArray[np.float64], points: int) -> NDArray[np.int64]:
     return np.array(sorted(ends | lowest | highest))
 
 
-def drawn_scores(figures: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What is drawn of the scores of a run."""
+def scores_to_plot(figures: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The scores of a run that the page plots."""
     return [
         {"metric": line["metric"]}
         | {
@@ -173,7 +173,7 @@ def drawn_scores(figures: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _short(value: float) -> float | None:
-    """With five significant digits."""
+    """A value with five significant digits."""
     return _if_finite(float(f"{value:.5g}"))
 
 

@@ -9,22 +9,22 @@ from markupsafe import Markup, escape
 NOTHING = "\N{EN DASH}"
 
 
-def known(value: Any) -> bool:
+def has_value(value: Any) -> bool:
     """Whether a cell of a data frame holds a value."""
     return value is not None and not (isinstance(value, float) and math.isnan(value))
 
 
 def _without_digits(value: Any) -> str | None:
-    """What is shown of a number that has none, such as infinity; None if it has."""
-    if not known(value):
+    """The text for a value that has no digits, such as infinity; None if it has some."""
+    if not has_value(value):
         return NOTHING
     return None if math.isfinite(value) else f"{value:g}"
 
 
 def count(value: Any) -> str:
     """A number of things: `3.1 M`, `512`."""
-    if shown := _without_digits(value):
-        return shown
+    if text := _without_digits(value):
+        return text
     for size, suffix in ((1e9, "B"), (1e6, "M"), (1e4, "k")):
         if value >= size:
             return f"{value / (1e3 if suffix == 'k' else size):.3g} {suffix}"
@@ -33,8 +33,8 @@ def count(value: Any) -> str:
 
 def duration(seconds: Any) -> str:
     """A time: `1 min 31 s`."""
-    if shown := _without_digits(seconds):
-        return shown
+    if text := _without_digits(seconds):
+        return text
     if seconds < 10:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -46,15 +46,15 @@ def duration(seconds: Any) -> str:
 
 def memory(megabytes: Any) -> str:
     """A size in MB or GB."""
-    if shown := _without_digits(megabytes):
-        return shown
+    if text := _without_digits(megabytes):
+        return text
     return f"{megabytes:,.0f} MB" if megabytes < 1000 else f"{megabytes / 1000:.1f} GB"
 
 
 def figure(value: Any) -> str:
     """A score with four significant digits."""
-    if shown := _without_digits(value):
-        return shown
+    if text := _without_digits(value):
+        return text
     if value == 0:
         return "0"
     digits = max(0, 3 - math.floor(math.log10(abs(value))))
@@ -68,14 +68,14 @@ def interval(figures: dict[str, float]) -> str:
 
 def probability(value: float) -> str:
     """A probability: `0.041`, `< 0.001`."""
-    if not known(value):
+    if not has_value(value):
         return NOTHING
     return "< 0.001" if value < 0.001 else f"{value:.2g}"
 
 
 def setting(value: Any) -> str:
     """The value of a config key, as in YAML."""
-    if not known(value):
+    if not has_value(value):
         return "null"
     if isinstance(value, bool):
         return str(value).lower()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from moray.provenance.manifest import read_manifest
 from moray.rows.order import Group, Mixture
-from moray.rows.store import Drawn, Record, Rows, StoredRows, WindowReader, record_of
+from moray.rows.store import Record, RowPositions, Rows, StoredRows, WindowReader, record_of
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ def from_memory(splits: Sequence[StoredRows], mixture: Mixture, shard: Shard) ->
         yield rows
 
 
-def drawn(mixture: Mixture, shard: Shard) -> Iterator[Drawn]:
-    """Yield where the rows of the same steps are in the mixture's sequence."""
+def row_positions(mixture: Mixture, shard: Shard) -> Iterator[RowPositions]:
+    """Yield the positions of the rows of the same steps in the mixture's sequence."""
     size = mixture.global_batch_size
     mine = np.array_split(np.arange(size), shard.world_size)[shard.rank]
     for step in range(shard.first_step, shard.num_steps):
-        yield Drawn(mixture.seed, step * size + mine)
+        yield RowPositions(mixture.seed, step * size + mine)
 
 
 def from_stream(
@@ -103,8 +103,8 @@ class _Stream:
     def take(self, count: int) -> Rows:
         while len(self._waiting) < count:
             self._waiting = np.concatenate([self._waiting, next(self._parts)])
-        taken, self._waiting = self._waiting[:count], self._waiting[count:]
-        return taken
+        rows, self._waiting = self._waiting[:count], self._waiting[count:]
+        return rows
 
 
 def _parts(
@@ -122,18 +122,18 @@ def _parts(
         return
     positions = partial(mixture.interleaving.positions, store)
     read = _group_reader(groups, reader, positions, mixture.global_batch_size, shard.world_size)
-    # The worker that is first makes it.
+    # The first worker that comes here creates it.
     shared = (
         ray.remote(_SharedReader)
         .options(name=name, get_if_exists=True, num_cpus=0)
         .remote(read, len(groups), shard.world_size)
     )
-    asked = (shared.part.remote(number, shard.rank) for number in range(len(groups)))
-    references = (ray.get(part)[0] for part in asked)
+    requests = (shared.part.remote(number, shard.rank) for number in range(len(groups)))
+    references = (ray.get(part)[0] for part in requests)
     current = next(references)
     for following in chain(references, [None]):
         if following is not None:
-            # Fetches it meanwhile.
+            # Ray fetches it meanwhile.
             ray.wait([following], timeout=0)
         yield ray.get(current)
         current = following
@@ -158,15 +158,15 @@ class _SharedReader:
         end = min(number + 1 + self._world_size, self._num_groups)
         for ahead in range(number, end):
             if ahead not in self._parts:
-                made = self._task.remote(self._read, ahead)
-                parts = made if self._world_size > 1 else [made]
+                references = self._task.remote(self._read, ahead)
+                parts = references if self._world_size > 1 else [references]
                 self._parts[ahead] = dict(enumerate(parts))
         return [self._parts[number].pop(rank)]
 
 
 def _parts_of_group(read: Callable[[int], list[Rows]], number: int) -> Any:
     parts = read(number)
-    # As many results as parts.
+    # Ray expects as many results as parts.
     return parts if len(parts) > 1 else parts[0]
 
 
@@ -182,9 +182,9 @@ def _group_reader(
 
     def read(number: int) -> list[Rows]:
         group = groups[number]
-        picked, first = group.picked(), group.first_position
-        within = positions_of(first, first + len(picked)) % global_batch_size
+        indices, first = group.indices(), group.first_position
+        within = positions_of(first, first + len(indices)) % global_batch_size
         rows = np.concatenate([reader(window) for window in group.windows])
-        return [rows[picked[np.isin(within, mine)]] for mine in places]
+        return [rows[indices[np.isin(within, mine)]] for mine in places]
 
     return read

@@ -1,4 +1,4 @@
-"""Which rows of one or more stores make up a step: a pure function of the seed and the step."""
+"""The rows of each step, from one or more stores: a pure function of the seed and the step."""
 
 import math
 from bisect import bisect_right
@@ -32,7 +32,7 @@ class Group:
     high: int
     first_position: int
 
-    def picked(self) -> NDArray[np.int64]:
+    def indices(self) -> NDArray[np.int64]:
         """The rows in the range, as indices into the concatenated windows."""
         return _permutation(sum(self.sizes), self.seed)[self.low : self.high]
 
@@ -86,16 +86,16 @@ class Order:
         within = np.arange(sum(group.sizes)) - np.repeat(
             np.cumsum(group.sizes) - group.sizes, group.sizes
         )
-        shuffled = self._permutation(sum(group.sizes), group.seed)
-        return (np.repeat(firsts, group.sizes) + within)[shuffled[group.low : group.high]]
+        permutation = self._permutation(sum(group.sizes), group.seed)
+        return (np.repeat(firsts, group.sizes) + within)[permutation[group.low : group.high]]
 
     def _lay_out(self, epoch: int) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
         """The windows of each group of an epoch, and where each group starts in the epoch."""
         # Windows without rows could make an empty group, which contains no position.
         windows = np.flatnonzero(self._sizes)
-        shuffled = np.random.default_rng([self.seed, epoch]).permutation(windows)
-        cuts = range(_WINDOWS_AT_ONCE, len(shuffled), _WINDOWS_AT_ONCE)
-        members = np.split(shuffled, list(cuts))
+        permutation = np.random.default_rng([self.seed, epoch]).permutation(windows)
+        cuts = range(_WINDOWS_AT_ONCE, len(permutation), _WINDOWS_AT_ONCE)
+        members = np.split(permutation, list(cuts))
         sizes = np.array([self._sizes[group].sum() for group in members])
         return members, np.cumsum(sizes) - sizes
 

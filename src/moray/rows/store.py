@@ -29,14 +29,14 @@ WindowReader = Callable[[int], Rows]
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """Where in an order's sequence rows are, shape (rows,): a position says both epoch and row."""
+class RowPositions:
+    """Positions of rows in an order's sequence, shape (rows,): each says both epoch and row."""
 
     seed: int
     positions: NDArray[np.int64]
 
-    def at(self, indices: NDArray[np.int64]) -> "Drawn":
-        return Drawn(self.seed, self.positions[indices])
+    def at(self, indices: NDArray[np.int64]) -> "RowPositions":
+        return RowPositions(self.seed, self.positions[indices])
 
 
 def describe(record: Record) -> list[list[Any]]:
@@ -88,7 +88,7 @@ class RowsWriter:
         self._files.close()
 
     def open(self, name: str) -> BinaryIO | None:
-        """A file of the split, closed with the others; None if nothing is kept."""
+        """A file of the split, closed with the others; None if rows are only counted."""
         if self._folder is None:
             return None
         return self._files.enter_context((self._folder / name).open("wb"))

@@ -14,10 +14,10 @@ from moray.config.schema.base import Proofs
 from moray.config.tasks import MODALITIES, Modality, module_of
 from moray.console import say
 from moray.errors import UserError
-from moray.hub import refusals_explained
+from moray.hub import explain_refusals
 from moray.model.obtain import download_snapshot
 from moray.proofs.comparison import Comparison, collect, conclude, write_proof
-from moray.provenance.manifest import MANIFEST, whole_or_nothing, write_manifest
+from moray.provenance.manifest import MANIFEST, atomic_folder, write_manifest
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class Base:
 
     Attributes:
         model: as it was written, in evaluation mode.
-        compared: compares it with what plain transformers reads back; it gets the seconds that
+        compare: compares it with what plain transformers reads back; it gets the seconds that
             making it took. The first step of a run compares the loss in any case.
         facts: more entries of the manifest.
         more: what is printed after its size.
     """
 
     model: PreTrainedModel
-    compared: Callable[[float], Iterable[Comparison]] = lambda seconds: ()
+    compare: Callable[[float], Iterable[Comparison]] = lambda seconds: ()
     facts: dict[str, Any] = field(default_factory=dict)
     more: str = ""
 
@@ -45,7 +45,7 @@ def base_model(
     proofs: Proofs = "refuse",
     modality: Modality = "text",
 ) -> None:
-    """Write a Hugging Face folder, its manifest, and what of it was compared with transformers.
+    """Write a Hugging Face folder, its manifest, and its comparisons with transformers.
 
     A tokenizer from scratch is trained on the dataset; a classifier tells apart its classes.
     `state` in `cfg` only makes it run again; what counts of the user's files is copied.
@@ -60,8 +60,8 @@ def base_model(
     cfg = {key: cfg[key] for key in cfg if key != "state"}
     owner = MODALITIES[modality].task
     with (
-        refusals_explained(f"models.{output.name}", str(cfg.get("repo_id"))),
-        whole_or_nothing(output),
+        explain_refusals(f"models.{output.name}", str(cfg.get("repo_id"))),
+        atomic_folder(output),
     ):
         source = None
         if cfg["source"] == "hub":
@@ -76,8 +76,8 @@ def base_model(
         proof = []
         if proofs != "off":
             seconds = time.monotonic() - began
-            compared = collect("base model", lambda: base.compared(seconds))
-            proof = conclude(compared, proofs, f"models.{output.name}")
+            comparisons = collect("base model", lambda: base.compare(seconds))
+            proof = conclude(comparisons, proofs, f"models.{output.name}")
         parameters: int = model.num_parameters()
         architecture = model.config.model_type
         write_manifest(
@@ -90,7 +90,7 @@ def base_model(
 
 @contextmanager
 def _original_named(output: Path, source: Path | None) -> Iterator[None]:
-    """In errors of the body, name the key, and the source instead of its copy, which is removed."""
+    """Name the key in errors of the body, and the source instead of its copy, which is removed."""
     try:
         yield
     except UserError as error:
@@ -110,7 +110,7 @@ def _original_named(output: Path, source: Path | None) -> Iterator[None]:
 @torch.no_grad()
 def _check_finite(model: PreTrainedModel, path: str) -> None:
     for name, weight in model.named_parameters():
-        # Of no weights, there is no largest one.
+        # An empty tensor has no largest weight.
         if weight.numel() and not torch.linalg.vector_norm(weight, torch.inf).isfinite():
             raise UserError(
                 path,

@@ -1,8 +1,8 @@
-"""What surrounds a stage: its log, its one-line error, its exit status, whether it finished.
+"""The boundary of a stage: its log, its one-line error, its exit status, whether it finished.
 
 Snakemake removes the outputs of a stage that fails or is stopped, and records its params as if it
-had finished. What was made from the earlier outputs would then count as up to date. So a stage
-marks that it has begun, and a param tells of one that didn't finish.
+had finished. Results of the earlier outputs would then count as up to date. So a stage marks its
+beginning, and a param names an execution that didn't finish.
 """
 
 import os
@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from moray.background import die_with_parent
-from moray.console import say, streams_into
+from moray.console import redirect_streams, say
 from moray.errors import ConfigError, UserError, first_line
-from moray.provenance.space import of_full_disk
+from moray.provenance.space import is_full_disk
 
 # Files named by a stage and what it is of: when the last execution began, if it didn't finish; and
 # when the one began that the last planned execution repeats.
@@ -30,7 +30,7 @@ _SPINS = "10000"
 
 
 def repeats(name: str, planning: bool) -> str:
-    """What the param of a stage says besides its code; empty unless an execution didn't finish.
+    """The part of a stage's param about an execution that didn't finish; empty if all did.
 
     It stays the same when the stage has finished, as Snakemake compares it with the next one.
 
@@ -64,7 +64,7 @@ def stage(log: str | Path) -> Iterator[None]:
     if "OMP_WAIT_POLICY" not in os.environ:
         # Before libraries read it; workers on this machine inherit it.
         os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
-    with streams_into(Path(log)):
+    with redirect_streams(Path(log)):
         try:
             unfinished = (_UNFINISHED / _name(log)).absolute()
             unfinished.parent.mkdir(parents=True, exist_ok=True)
@@ -79,7 +79,7 @@ def stage(log: str | Path) -> Iterator[None]:
             sys.exit(128 + signal.SIGINT)
         except Exception as error:
             traceback.print_exc()
-            if of_full_disk(error):
+            if is_full_disk(error):
                 file = getattr(error, "filename", None) or "the disk"
                 say(f"error: {file}: the disk is full; free space and run the same command again")
                 sys.exit(1)

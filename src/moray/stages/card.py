@@ -67,18 +67,20 @@ def card(
     model: Path, scores: Path, benchmarks: list[Path], output: Path, cfg: dict[str, Any]
 ) -> None:
     """Write the card."""
-    found = json.loads(scores.read_text())
+    evaluation = json.loads(scores.read_text())
     lineage = json.loads((model / "lineage.json").read_text())
-    written = ModelCard.load(model / "README.md")
-    written.data.model_name = cfg["run"]
-    kind, name = written.data.pipeline_tag, " and ".join(cfg["datasets"])
-    written.data.eval_results = list(_results(found["tuned"], kind, name, found["confidence"]))
+    model_card = ModelCard.load(model / "README.md")
+    model_card.data.model_name = cfg["run"]
+    kind, name = model_card.data.pipeline_tag, " and ".join(cfg["datasets"])
+    model_card.data.eval_results = list(
+        _results(evaluation["tuned"], kind, name, evaluation["confidence"])
+    )
     of_benchmarks = ""
     for file in benchmarks:
         record = json.loads(file.read_text())
         tasks, confidence = record["tasks"], record["confidence"]
         for task, figures in tasks.items():
-            written.data.eval_results += _results(figures["tuned"], kind, task, confidence)
+            model_card.data.eval_results += _results(figures["tuned"], kind, task, confidence)
         of_benchmarks += _BENCHMARKS.format(
             version=record["harness"],
             confidence=confidence,
@@ -86,41 +88,41 @@ def card(
                 row for task, figures in tasks.items() for row in _rows(figures, f"{task}: ")
             ),
         )
-    task = next(task for task in TASKS.values() if task.scored in found)
+    task = next(task for task in TASKS.values() if task.scored in evaluation)
     prompt = _MESSAGES if (model / "chat_template.jinja").is_file() else _PROMPT
-    written.text = (
-        written.text.rstrip()
+    model_card.text = (
+        model_card.text.rstrip()
         + "\n"
         + _EVALUATION.format(
             pipeline=kind,
             place=cfg["place"],
             example=MODALITIES[task.modality].example or prompt,
-            number=f"{found[task.scored]:,} {task.scored}",
-            confidence=found["confidence"],
-            overlaps="".join(f"\n{line}." for line in overlap_messages(found)),
-            rows="\n".join(_rows(found)),
+            number=f"{evaluation[task.scored]:,} {task.scored}",
+            confidence=evaluation["confidence"],
+            overlaps="".join(f"\n{line}." for line in overlap_messages(evaluation)),
+            rows="\n".join(_rows(evaluation)),
             benchmarks=of_benchmarks,
-            checks=_checks([*read_proof(model), *found.get("proof", ())]),
+            checks=_checks([*read_proof(model), *evaluation.get("proof", ())]),
             inputs="\n".join(
                 f"| {name} | `{digest}` |" for name, digest in lineage["inputs"].items()
             ),
         )
     )
-    written.save(output)
+    model_card.save(output)
     say(f"card of {cfg['run']}: {output}")
 
 
 def _checks(records: list[dict[str, Any]]) -> str:
     """The comparisons with plain libraries; nothing without any."""
-    said = summary(records)
-    if said is None:
+    line = summary(records)
+    if line is None:
         return ""
     rows = (
         [one["of"], one["what"], *(_cell(one[side]) for side in ("here", "plain"))]
         for one in records
         if one["skipped"] is None
     )
-    return _CHECKS.format(summary=said, rows="\n".join(f"| {' | '.join(row)} |" for row in rows))
+    return _CHECKS.format(summary=line, rows="\n".join(f"| {' | '.join(row)} |" for row in rows))
 
 
 def _cell(value: Any) -> str:
@@ -143,9 +145,9 @@ def _results(
         )
 
 
-def _rows(found: dict[str, Any], label: str = "") -> Iterator[str]:
-    for metric, before in found["base"].items():
-        after = found["tuned"][metric]
+def _rows(figures: dict[str, Any], label: str = "") -> Iterator[str]:
+    for metric, before in figures["base"].items():
+        after = figures["tuned"][metric]
         cells = (f"{each['value']:.4g} {_interval(each)}" for each in (before, after))
         yield f"| {label}{metric} | {' | '.join(cells)} |"
 

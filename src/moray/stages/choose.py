@@ -13,9 +13,9 @@ from moray.model.folder import base_reference
 from moray.provenance.lineage import LINEAGE, write_sealed
 from moray.provenance.manifest import (
     MANIFEST,
+    atomic_folder,
     list_files,
     read_manifest,
-    whole_or_nothing,
     write_listed_manifest,
 )
 from moray.train.history import HISTORY, evaluations
@@ -37,21 +37,21 @@ def choose(runs: list[Path], output: Path, choice: Path, cfg: dict[str, Any]) ->
     folders = dict(zip(cfg["runs"], runs, strict=True))
     losses = {name: _loss(name, folder) for name, folder in folders.items()}
     # The first by name of equal ones.
-    chosen = min(sorted(losses), key=lambda name: _rank(losses[name]))
-    model = folders[chosen] / "model"
-    facts: dict[str, Any] = {"sweep": cfg["sweep"], "best": chosen, "validation_loss": losses}
-    with whole_or_nothing(output):
+    best = min(sorted(losses), key=lambda name: _rank(losses[name]))
+    model = folders[best] / "model"
+    facts: dict[str, Any] = {"sweep": cfg["sweep"], "best": best, "validation_loss": losses}
+    with atomic_folder(output):
         _copy(model, output)
         records = [folder / name for folder in runs for name in ("train.json", HISTORY)]
         write_sealed(choice, facts, [model / MANIFEST, *records])
-        write_sealed(output / LINEAGE, {"best": chosen}, [output / MANIFEST, choice])
-    say(f"best of {cfg['sweep']}: {chosen}, validation loss {losses[chosen]:.4f}")
+        write_sealed(output / LINEAGE, {"best": best}, [output / MANIFEST, choice])
+    say(f"best of {cfg['sweep']}: {best}, validation loss {losses[best]:.4f}")
 
 
 def _loss(name: str, folder: Path) -> float:
     """The loss on the validation split of the model that a run exports."""
-    exported = json.loads((folder / "train.json").read_text())["exported_step"]
-    losses = evaluations(folder, until=exported)
+    step = json.loads((folder / "train.json").read_text())["exported_step"]
+    losses = evaluations(folder, until=step)
     if not losses:
         raise UserError(
             f"runs.{name}",
@@ -68,13 +68,13 @@ def _rank(loss: float) -> float:
 def _copy(model: Path, output: Path) -> None:
     """Copy the files that a model's manifest lists, and the manifest last."""
     manifest = read_manifest(model)
-    listed = manifest.pop("files")
-    for name in listed:
+    files = manifest.pop("files")
+    for name in files:
         (output / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(model / name, output / name)
-    found = list_files(output, [output / name for name in listed])
-    for name in listed:
-        if found[name] != listed[name]:
+    copies = list_files(output, [output / name for name in files])
+    for name in files:
+        if copies[name] != files[name]:
             raise UserError(
                 str(model / name),
                 f"doesn't match its SHA-256 in {model / MANIFEST}",
@@ -84,4 +84,4 @@ def _copy(model: Path, output: Path) -> None:
         # Relative to the folder of the adapter.
         base = Path(os.path.normpath(model / manifest["base"]["path"]))
         manifest["base"] = base_reference(output, base)
-    write_listed_manifest(output, listed, **manifest)
+    write_listed_manifest(output, files, **manifest)

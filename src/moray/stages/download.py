@@ -14,14 +14,14 @@ from moray.config.schema.datasets import Dataset
 from moray.console import progress, say
 from moray.corpus.bad_rows import BadRows
 from moray.corpus.dataset import Document, group_of, write_dataset
-from moray.corpus.remarks import count_repeated
-from moray.corpus.sources import Opened, opened
+from moray.corpus.remarks import count_repeated_prompts
+from moray.corpus.sources import OpenSource, open_source
 from moray.corpus.split import Documents, by_hash, by_tail
 from moray.errors import UserError
-from moray.hub import refusals_explained
+from moray.hub import explain_refusals
 from moray.proofs.comparison import collect, conclude, write_proof
-from moray.proofs.dataset import dataset_compared
-from moray.provenance.manifest import DATASET, whole_or_nothing
+from moray.proofs.dataset import compare_dataset
+from moray.provenance.manifest import DATASET, atomic_folder
 
 _DATASET: TypeAdapter[Dataset] = TypeAdapter(Dataset)
 
@@ -45,81 +45,82 @@ def download(
     section = _DATASET.validate_python({key: cfg[key] for key in cfg if key != "state"})
     began = time.monotonic()
     duplicates, blanks, related = Counter[str](), Counter[str](), Counter[str]()
-    repeated = Counter[str]()
+    repeats = Counter[str]()
     with (
-        refusals_explained(f"datasets.{output.name}", str(cfg.get("repo_id"))),
-        whole_or_nothing(output),
-        opened(section, files or {}, output) as source,
+        explain_refusals(f"datasets.{output.name}", str(cfg.get("repo_id"))),
+        atomic_folder(output),
+        open_source(section, files or {}, output) as source,
     ):
-        places = {split: _place(split, files or {}, output.name) for split in source.given}
+        places = {split: _place(split, files or {}, output.name) for split in source.splits}
         survey, bad_rows = source.survey, source.bad_rows
         key = f"datasets.{output.name}.bad_rows"
-        given = {
-            split: partial(_some, source.given[split], places[split], bad_rows, key)
+        splits = {
+            split: partial(_some, source.splits[split], places[split], bad_rows, key)
             for split in places
         }
-        validation = 0.0 if "validation" in given else section.validation_share
-        test = 0.0 if "test" in given else section.test_share
+        validation = 0.0 if "validation" in splits else section.validation_share
+        test = 0.0 if "test" in splits else section.test_share
         tail = getattr(section, "split_by", "hash") == "tail"
         if tail:
-            rows = by_tail(given, validation, test, blanks)
+            rows = by_tail(splits, validation, test, blanks)
         else:
-            rows = by_hash(given, validation, test, duplicates, blanks, related)
+            rows = by_hash(splits, validation, test, duplicates, blanks, related)
         if survey:
             survey.check(f"datasets.{output.name}")
             rows = survey.follow(rows)
-        rows = count_repeated(_complete(rows, places, duplicates, blanks), repeated)
-        shown = progress(rows, f"download {output.name}", survey.noun if survey else "row")
-        description = {
+        rows = count_repeated_prompts(_complete(rows, places, duplicates, blanks), repeats)
+        documents = progress(rows, f"download {output.name}", survey.noun if survey else "row")
+        origin = {
             "source": section.source,
             **source.origin,
             "duplicates": duplicates,
             "blanks": blanks,
         }
         facts = survey.facts if survey else partial(_facts, source)
-        described = write_dataset(
-            output, shown, section.format, description, facts, source.keeps_groups
+        description = write_dataset(
+            output, documents, section.format, origin, facts, source.keeps_groups
         )
-        valid = sum(written["rows"] for written in described["splits"].values())
+        valid = sum(part["rows"] for part in description["splits"].values())
         valid += duplicates.total() + blanks.total()
         bad_rows.check(key, valid)
         if source.columns:
-            mapped = getattr(section, "columns", {})
-            source.columns.check(mapped, f"datasets.{output.name}.columns")
+            columns = getattr(section, "columns", {})
+            source.columns.check(columns, f"datasets.{output.name}.columns")
         if proofs != "off":
             seconds = time.monotonic() - began
-            compared = collect(
+            comparisons = collect(
                 "rows",
-                lambda: dataset_compared(
+                lambda: compare_dataset(
                     output,
-                    described,
+                    description,
                     files or {},
                     seconds,
                     by_rows=section.source == "files" and not tail,
-                    apart=not tail and len(source.given) == 1,
+                    apart=not tail and len(source.splits) == 1,
                 ),
             )
-            proof = conclude(compared, proofs, f"datasets.{output.name}")
+            proof = conclude(comparisons, proofs, f"datasets.{output.name}")
             write_proof(output, proof, [output / DATASET])
-    splits = described["splits"].items()
-    counts = ", ".join(f"{split} {written['rows']:,}" for split, written in splits)
-    size = sum(written["bytes"] for _, written in splits) / 1e6
+    parts = description["splits"].items()
+    counts = ", ".join(f"{split} {part['rows']:,}" for split, part in parts)
+    size = sum(part["bytes"] for _, part in parts) / 1e6
     what = survey.summary if survey else f"rows, {size:.1f} MB"
     left_out = "".join(
-        f", {dropped.total():,} {kind} dropped"
-        for kind, dropped in (("duplicates", duplicates), ("blank documents", blanks))
-        if dropped
+        f", {counter.total():,} {kind} dropped"
+        for kind, counter in (("duplicates", duplicates), ("blank documents", blanks))
+        if counter
     )
     say(f"dataset {output.name}: {counts} {what}{left_out}")
-    if source.columns and (unused := source.columns.told(output.name, section.format != "text")):
-        say(unused)
-    for line in source.remarks.told(output.name):
+    has_answers = section.format != "text"
+    if source.columns and (note := source.columns.line_about_columns(output.name, has_answers)):
+        say(note)
+    for line in source.remarks.lines(output.name):
         say(line)
-    num_rows = sum(written["rows"] for _, written in splits)
-    # In a few, it may be the answer, as in corrections of texts.
-    if repeated.total() > num_rows / 2:
+    num_rows = sum(part["rows"] for _, part in parts)
+    # In a few rows, it may be the answer, as in corrections of texts.
+    if repeats.total() > num_rows / 2:
         say(
-            f"warning: dataset {output.name}: in {repeated.total():,} of {num_rows:,} rows, the "
+            f"warning: dataset {output.name}: in {repeats.total():,} of {num_rows:,} rows, the "
             "answer begins with the whole prompt, which is then there twice; if the answer doesn't "
             "have to repeat it, remove it there, or read the answers as format: text"
         )
@@ -128,7 +129,7 @@ def download(
     for split, number in related.items():
         if number:
             say(
-                f"dataset {output.name}: {number:,} of {described['splits'][split]['rows']:,} "
+                f"dataset {output.name}: {number:,} of {description['splits'][split]['rows']:,} "
                 f"{split} rows share their prompt or group with rows to train on"
             )
     for reason in bad_rows.facts()["bad_rows"]:
@@ -138,14 +139,14 @@ def download(
         )
 
 
-def _facts(source: Opened) -> dict[str, Any]:
-    """What was met when rows were read."""
+def _facts(source: OpenSource) -> dict[str, Any]:
+    """Bad rows, and columns that aren't used."""
     unused = source.columns.unused() if source.columns else []
     return source.bad_rows.facts() | ({"unused_columns": unused} if unused else {})
 
 
 def _place(split: str, files: Mapping[str, Any], name: str) -> str:
-    """Where the documents of a split are from, for errors: their file, or the dataset."""
+    """The place of a split's documents for errors: their file, or the dataset."""
     own = files.get(split, ())
     return str(own[0]) if len(own) == 1 else f"datasets.{name}"
 
@@ -168,20 +169,20 @@ def _complete(
     blanks: Counter[str],
 ) -> Iterator[tuple[str, Document]]:
     """The rows, of which some must be left to train and to test on."""
-    left, groups = Counter[str](), set[str]()
+    counts, groups = Counter[str](), set[str]()
     for split, document in rows:
-        left[split] += 1
+        counts[split] += 1
         if len(groups) < 2:
             groups.add(group_of(document))
         yield split, document
-    if len(left) == len(groups) == 1 and left.total() > 1:
+    if len(counts) == len(groups) == 1 and counts.total() > 1:
         raise UserError(
             places["train"],
-            f"all {left.total():,} rows share their prompt or group, so all are in one split",
+            f"all {counts.total():,} rows share their prompt or group, so all are in one split",
             "name a column whose values differ under columns.group, or give a file for test",
         )
     for split in ("train", "test"):
-        if split not in left:
+        if split not in counts:
             raise UserError(
                 places.get(split, places["train"]),
                 f"no row is left for {split} ({duplicates[split]} duplicates and {blanks[split]} "

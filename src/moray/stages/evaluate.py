@@ -7,8 +7,8 @@ from typing import Any
 
 from moray.config.tasks import module_of
 from moray.console import say
-from moray.corpus.overlap import overlap_messages, overlaps
-from moray.evaluate.driver import on_evaluation_workers, shown
+from moray.corpus.overlap import find_overlaps, overlap_messages
+from moray.evaluate.driver import start_evaluation_workers, with_interval
 from moray.evaluate.worker import Evaluation
 from moray.proofs.comparison import collect, conclude
 from moray.provenance.lineage import write_sealed
@@ -35,24 +35,24 @@ def evaluate(
             has the runs that train on their datasets as `trained_by`.
     """
     models = {"base": base.absolute(), "tuned": tuned.absolute()}
-    tested = tuple(store.absolute() for store in stores)
+    folders = tuple(store.absolute() for store in stores)
     module = module_of(read_manifest(stores[0])["task"], "evaluation")
-    evaluation: Evaluation = module.evaluation(models, tested, cfg)
+    evaluation: Evaluation = module.evaluation(models, folders, cfg)
     began = time.monotonic()
-    with on_evaluation_workers("evaluate", run, output, cfg, execution) as workers:
-        results = workers.run(evaluation.entry_point, models, tested, *evaluation.rows)
-    result = evaluation.compared(results)
+    with start_evaluation_workers("evaluate", run, output, cfg, execution) as workers:
+        results = workers.run(evaluation.entry_point, models, folders, *evaluation.rows)
+    result = evaluation.scores(results)
     if execution["proofs"] != "off":
         seconds = time.monotonic() - began
         proof = collect("scores", lambda: evaluation.proof(results, seconds))
         result["proof"] = conclude(proof, execution["proofs"], f"runs.{run}")
     inputs = [folder / MANIFEST for folder in [base, tuned, *stores]]
-    if found := overlaps(compared, cfg.get("trained_by", {})):
-        result["overlaps"] = found
+    if overlaps := find_overlaps(compared, cfg.get("trained_by", {})):
+        result["overlaps"] = overlaps
         inputs += compared
     write_sealed(output, result, inputs)
     for name in evaluation.figures:
-        before, after = (shown(result[model][name]) for model in ("base", "tuned"))
+        before, after = (with_interval(result[model][name]) for model in ("base", "tuned"))
         say(f"{run}: {name} {before} before, {after} after")
     for line in overlap_messages(result):
         say(f"{run}: {line}")

@@ -23,9 +23,9 @@ from moray.proofs.comparison import (
     transformers_version,
     write_proof,
 )
-from moray.proofs.figures import ROUNDED, in_precision, tolerance
+from moray.proofs.figures import ROUNDED, autocast_as_in_run, tolerance
 from moray.provenance.lineage import LINEAGE, write_sealed
-from moray.provenance.manifest import DATASET, MANIFEST, whole_or_nothing, write_manifest
+from moray.provenance.manifest import DATASET, MANIFEST, atomic_folder, write_manifest
 from moray.rows.store import StoredRows
 from moray.train.history import read_history
 from moray.train.task import task_of
@@ -63,17 +63,17 @@ tags: [moray]
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportedModel:
     """A model that was written to a folder, for its card and its manifest.
 
-    `compared` compares it with what plain transformers reads back. On the card, `more` follows the
+    `compare` compares it with what plain transformers reads back. On the card, `more` follows the
     first sentence; the library is the one that loads the model.
     """
 
     unit: str
     pipeline: str
     facts: dict[str, Any]
-    compared: Callable[[], Iterable[Comparison]] = tuple
+    compare: Callable[[], Iterable[Comparison]] = tuple
     library: str = "transformers"
     more: str = ""
 
@@ -104,9 +104,9 @@ def export(
     """
     write = module_of(MODALITIES[modality].task, "export").write
     began, record = time.monotonic(), json.loads(train.read_text())
-    with whole_or_nothing(output):
-        exported: Exported = write(start, record, output, cfg)
-        _write_card(output, cfg, record, history, exported)
+    with atomic_folder(output):
+        model: ExportedModel = write(start, record, output, cfg)
+        _write_card(output, cfg, record, history, model)
         lineage = json.loads((start / MANIFEST).read_text())
         lineage.pop("files")
         write_manifest(
@@ -115,21 +115,21 @@ def export(
             fingerprint=record["fingerprint"],
             continued_from=record["continued_from"],
             start=lineage,
-            **exported.facts,
+            **model.facts,
         )
         _write_lineage(output, train, history, sources)
         proof = []
         if proofs != "off":
             # Now the manifest names the base of an adapter.
             seconds = time.monotonic() - began
-            compared = [
-                *collect("tokenizer", exported.compared),
+            comparisons = [
+                *collect("tokenizer", model.compare),
                 *collect(
                     "loss of the exported model",
-                    lambda: [_loss_compared(output, start, record, history, seconds)],
+                    lambda: [_compare_loss(output, start, record, history, seconds)],
                 ),
             ]
-            proof = conclude(compared, proofs, f"runs.{cfg['run']}")
+            proof = conclude(comparisons, proofs, f"runs.{cfg['run']}")
         # A run that this one starts from has a proof of its own.
         earlier = [read_proof(source.parent) for source in sources if source.parent != start]
         whole = [*chain.from_iterable(earlier), *record.get("proof", ()), *proof]
@@ -137,7 +137,7 @@ def export(
     say(f"model of {cfg['run']}: {output}")
 
 
-def _loss_compared(
+def _compare_loss(
     folder: Path, start: Path, record: dict[str, Any], history: Path, seconds: float
 ) -> Comparison:
     """Compare the loss of a few held-out rows at the exported step with the exported model's."""
@@ -156,7 +156,7 @@ def _loss_compared(
     if num_affordable(folder, seconds, device) < len(rows) * task.units_per_row:
         return Comparison(what, skipped=TOO_LARGE)
     precision = record["precision"]
-    with in_precision(precision, device):
+    with autocast_as_in_run(precision, device):
         plain = task.plain(folder, start, rows, None, device, gradient=False)
     bits = record["adapter"] and record["adapter"]["quantize_base"]
     most = tolerance(precision, bits, device)
@@ -192,26 +192,26 @@ def _origin(description: Path) -> dict[str, Any]:
 
 
 def _write_card(
-    output: Path, cfg: dict[str, Any], record: dict[str, Any], history: Path, exported: Exported
+    output: Path, cfg: dict[str, Any], record: dict[str, Any], history: Path, model: ExportedModel
 ) -> None:
-    step, unit = record["exported_step"], exported.unit
+    step, unit = record["exported_step"], model.unit
     lines = [line for line in read_history(history) if line["step"] <= step]
     losses = [line["loss"] for line in lines if "loss" in line]
     held_out = [line["eval_loss"] for line in lines if "eval_loss" in line]
     card = _CARD.format(
-        library=exported.library,
-        pipeline=exported.pipeline,
+        library=model.library,
+        pipeline=model.pipeline,
         run=cfg["run"],
         start=cfg["start"],
         datasets=_datasets(cfg["datasets"]),
         steps=step,
-        more=exported.more,
+        more=model.more,
         loss=losses[-1],
         unit=unit,
         eval_loss=f"{held_out[-1]:.4f} {unit}" if held_out else "none: the split is empty",
         precision=record["precision"],
         fingerprint=record["fingerprint"],
-        continued=_continued(record["continued_from"]),
+        continued=_row_of_continuation(record["continued_from"]),
         settings=json.dumps(record["train"], indent=2),
         software=json.dumps(record["software"], indent=2),
     )
@@ -227,7 +227,7 @@ def _datasets(shares: dict[str, float]) -> str:
     )
 
 
-def _continued(record: dict[str, Any] | None) -> str:
+def _row_of_continuation(record: dict[str, Any] | None) -> str:
     if record is None:
         return ""
     row = "continued at step {step} from a checkpoint of fingerprint"

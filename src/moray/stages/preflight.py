@@ -8,12 +8,12 @@ from pathlib import Path
 from moray import machine
 from moray.config import extras, plan
 from moray.config.layout import on_cores_of, threads
-from moray.config.recorded import made_folder
+from moray.config.recorded import existing_model_folder
 from moray.config.schema.experiment import Experiment, Run
 from moray.config.schema.models import HubModel, PathModel, ScratchModel
 from moray.config.tasks import FORMATS, MODALITIES, TASKS, module_of, sequence_length
 from moray.errors import ConfigError, UserError
-from moray.hub import has_token, no_token
+from moray.hub import has_token, missing_token_error
 from moray.model.shapes import (
     Shapes,
     has_chat_template,
@@ -44,47 +44,47 @@ def preflight(
         cores: those that runs share; None for all of this machine's.
 
     Raises:
-        ConfigError: with every fault found.
+        ConfigError: with every fault.
     """
     searches = stages.get("search", ())
-    found = [*_unreadable(experiment, sorted({*runs, *searches}))]
-    if not found:
-        trained = [(name, experiment.runs[name]) for name in runs]
+    faults = [*_unreadable(experiment, sorted({*runs, *searches}))]
+    if not faults:
+        candidates = [(name, experiment.runs[name]) for name in runs]
         for name in searches:
             space = extras.part(extras.STAGES["search"], "space")
-            trained += [(name, run) for run in space.candidates(experiment.runs[name])]
-        for name, run in trained:
+            candidates += [(name, run) for run in space.candidates(experiment.runs[name])]
+        for name, run in candidates:
             model = experiment.base_model(name)
             shapes, positions = None, None
             try:
                 positions = _positions(experiment, model)
                 shapes = _shapes(experiment, model)
-                found += _adapter(experiment, name, run, model)
+                faults += _adapter(experiment, name, run, model)
             except UserError as error:
-                found.append(error)
-            found += _no_template(experiment, name, model)
+                faults.append(error)
+            faults += _no_template(experiment, name, model)
             format = experiment.datasets[next(iter(run.datasets))].format
             length = sequence_length(format, run.data.block_size)
-            found += model_faults(name, length, positions, run.adapter, shapes)
+            faults += model_faults(name, length, positions, run.adapter, shapes)
             share = threads(experiment, name, "train", cores or machine.cores())
             ray = on_cores_of(experiment, name, "train", share)
-            found += missing_requirements(name, run.train, run.adapter, ray, shapes, _RESULTS)
+            faults += missing_requirements(name, run.train, run.adapter, ray, shapes, _RESULTS)
         for name in runs:
-            found += missing_packages(name, experiment.runs[name].tracking)
+            faults += missing_packages(name, experiment.runs[name].tracking)
     for name in generated:
-        found += _missing_for_metrics(experiment, name)
+        faults += _missing_for_metrics(experiment, name)
     for stage, names in stages.items():
         for name in names:
             requirements = extras.part(extras.STAGES[stage], "requirements")
-            found += requirements.faults(name, experiment.runs[name])
+            faults += requirements.faults(name, experiment.runs[name])
     if pushed and not has_token():
-        found += map(no_token, pushed)
-    if found:
-        raise ConfigError(list({str(fault): fault for fault in found}.values()))
+        faults += map(missing_token_error, pushed)
+    if faults:
+        raise ConfigError(list({str(fault): fault for fault in faults}.values()))
 
 
 def _missing_for_metrics(experiment: Experiment, run: str) -> Iterator[UserError]:
-    """What the metrics of a run's continuations need and is not installed."""
+    """The missing requirements of the metrics of a run's continuations."""
     if metrics := experiment.runs[run].generate.metrics:
         shared = MODALITIES[TASKS[plan.task(experiment, run)].modality].task
         yield from module_of(shared, "metric_requirements").missing(run, metrics)
@@ -103,8 +103,8 @@ def _unreadable(experiment: Experiment, runs: Sequence[str]) -> Iterator[UserErr
 def _libraries(experiment: Experiment, dataset: str) -> Iterator[UserError]:
     """Optional libraries that a dataset needs and that are missing."""
     modality = MODALITIES[plan.modality_of_dataset(experiment, dataset)]
-    needed = {**modality.libraries, **experiment.datasets[dataset].libraries}
-    if missing := [name for name, module in needed.items() if not find_spec(module)]:
+    libraries = {**modality.libraries, **experiment.datasets[dataset].libraries}
+    if missing := [name for name, module in libraries.items() if not find_spec(module)]:
         yield UserError(
             f"datasets.{dataset}",
             f"needs packages that are not installed: {', '.join(missing)}",
@@ -139,9 +139,9 @@ def _no_template(experiment: Experiment, run: str, model: str) -> Iterator[UserE
 
 
 def _adapter(experiment: Experiment, name: str, run: Run, model: str) -> Iterator[UserError]:
-    """What an adapter can't do with its base, by the base's `config.json`.
+    """Faults of an adapter with its base, by the base's `config.json`.
 
-    Files of a mixture of experts name other layers than the model has, so it is made without them.
+    A mixture of experts is built without its files, which name other layers than the model has.
     """
     config = _config(experiment, model)
     yield from sharding_faults(name, run.train, run.adapter, config)
@@ -163,7 +163,7 @@ def _adapter(experiment: Experiment, name: str, run: Run, model: str) -> Iterato
 def _shapes(experiment: Experiment, model: str) -> Shapes | None:
     """The shapes of a base's weights; None if a hub model isn't downloaded yet.
 
-    Those of another model from scratch than a Llama aren't known before it is made.
+    The shapes of a model from scratch that is no Llama aren't known before it is made.
     """
     section = experiment.models[model]
     if isinstance(section, ScratchModel):
@@ -214,4 +214,4 @@ def _folder(experiment: Experiment, model: str) -> Path | None:
     section = experiment.models[model]
     if isinstance(section, PathModel):
         return Path(section.path)
-    return made_folder(experiment, model)
+    return existing_model_folder(experiment, model)

@@ -8,7 +8,7 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
 from moray.console import say
 from moray.errors import ConfigError
-from moray.hub import has_token, no_token, refusals_explained
+from moray.hub import explain_refusals, has_token, missing_token_error
 from moray.provenance.manifest import read_manifest, write_json
 
 _CARD = "README.md"
@@ -27,29 +27,29 @@ def push(model: Path, card: Path, output: Path, cfg: dict[str, Any]) -> None:
     """
     run, repo = cfg["run"], cfg["repo"]
     if not has_token():
-        raise ConfigError([no_token(run)])
-    added = [
+        raise ConfigError([missing_token_error(run)])
+    additions = [
         CommitOperationAdd(path_in_repo=name, path_or_fileobj=file)
         for name, file in _files(model, card)
     ]
-    names = {each.path_in_repo for each in added}
+    names = {each.path_in_repo for each in additions}
     api = HfApi()
-    with refusals_explained(f"runs.{run}.push.repo", repo):
+    with explain_refusals(f"runs.{run}.push.repo", repo):
         api.create_repo(repo, private=cfg["private"], exist_ok=True)
         old = (name for name in api.list_repo_files(repo) if name.endswith(_WEIGHTS))
-        deleted = [CommitOperationDelete(path_in_repo=name) for name in old if name not in names]
-        done = api.create_commit(
-            repo, [*added, *deleted], commit_message=f"Upload {run} with moray"
+        deletions = [CommitOperationDelete(path_in_repo=name) for name in old if name not in names]
+        commit = api.create_commit(
+            repo, [*additions, *deletions], commit_message=f"Upload {run} with moray"
         )
     files = {
         each.path_in_repo: {
             "sha256": each.upload_info.sha256.hex(),
             "size": each.upload_info.size,
         }
-        for each in added
+        for each in additions
     }
-    write_json(output, {"run": run, "repo": repo, "commit": done.oid, "files": files})
-    say(f"{run} is at {done.commit_url}")
+    write_json(output, {"run": run, "repo": repo, "commit": commit.oid, "files": files})
+    say(f"{run} is at {commit.commit_url}")
 
 
 def _files(model: Path, card: Path) -> Iterator[tuple[str, Path]]:

@@ -1,4 +1,4 @@
-"""Send a finished run to its trackers, with what came of it."""
+"""Send a finished run to its trackers, with its results."""
 
 import json
 import traceback
@@ -12,7 +12,7 @@ from moray.lines import whole_lines
 from moray.provenance.lineage import LINEAGE
 from moray.provenance.manifest import read_manifest, sha256_file, write_json
 from moray.tracking.following import send
-from moray.tracking.interface import Results, missing_packages, open_tracker, tracked_run
+from moray.tracking.interface import Results, missing_packages, open_tracker, run_of_record
 
 
 def track(
@@ -31,26 +31,26 @@ def track(
         ConfigError: naming the trackers that couldn't be reached; the others have everything.
     """
     record = json.loads(train.read_text())
-    run = tracked_run(record)
+    run = run_of_record(record)
     if missing := list(missing_packages(run.name, cfg["trackers"])):
         raise ConfigError(missing)
     files = [scores, *samples, *benchmarks, model / LINEAGE]
     figures = dict(_figures("test", json.loads(scores.read_text())))
     for file in benchmarks:
-        for task, found in json.loads(file.read_text())["tasks"].items():
-            figures |= _figures(f"benchmarks/{task}", found)
-    exported = read_manifest(model)["files"]
+        for task, task_figures in json.loads(file.read_text())["tasks"].items():
+            figures |= _figures(f"benchmarks/{task}", task_figures)
+    model_files = read_manifest(model)["files"]
     results = Results(
         step=record["steps"],
         scores=figures,
         samples=[json.loads(line) for file in samples for line in file.read_text().splitlines()],
         digests={
-            **{f"model/{name}": listed["sha256"] for name, listed in exported.items()},
+            **{f"model/{name}": entry["sha256"] for name, entry in model_files.items()},
             **{file.name: sha256_file(file) for file in files},
         },
         files=files,
     )
-    failed: list[UserError] = []
+    faults: list[UserError] = []
     for name in cfg["trackers"]:
         try:
             with open_tracker(name, run) as tracker:
@@ -61,11 +61,11 @@ def track(
         except Exception as error:
             traceback.print_exc()
             what = f"not all metrics reached {name}: {first_line(error)}"
-            failed.append(
+            faults.append(
                 UserError(f"runs.{run.name}.tracking", what, "run the same command again")
             )
-    if failed:
-        raise ConfigError(failed)
+    if faults:
+        raise ConfigError(faults)
     write_json(output, {"run": run.name, "id": run.id, "trackers": cfg["trackers"]})
     say(f"uploaded {run.name} to {', '.join(cfg['trackers'])}")
 
@@ -73,7 +73,7 @@ def track(
 def _figures(place: str, scores: dict[str, Any]) -> Iterator[tuple[str, float]]:
     for model in ("base", "tuned"):
         for metric, figure in scores[model].items():
-            # In benchmarks, the name of a filter follows; MLflow takes no comma.
+            # The name of a benchmark's filter follows a comma, which MLflow doesn't take.
             name = f"{place}/{model}/{metric.replace(',', '/')}"
             yield name, figure["value"]
             yield f"{name}_low", figure["low"]

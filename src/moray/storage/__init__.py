@@ -1,1 +1,1 @@
-"""Where the state of a run lies: its checkpoints, records and locks, in a folder or elsewhere."""
+"""The state of a run: its checkpoints, records and locks, in a folder or elsewhere."""

@@ -53,7 +53,7 @@ class FolderRecords:
     def remove(self, name: str) -> None:
         (self._folder / name).unlink(missing_ok=True)
 
-    def changed(self, name: str) -> float | None:
+    def last_modified(self, name: str) -> float | None:
         file = self._folder / name
         with suppress(FileNotFoundError):
             return file.stat().st_mtime
@@ -87,7 +87,7 @@ class FolderStorage:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 file.seek(0)
-                raise taken(str(self.work), json.loads(file.read() or "{}")) from None
+                raise held_lock(str(self.work), json.loads(file.read() or "{}")) from None
             except OSError as error:
                 raise UserError(
                     str(self.work),
@@ -131,10 +131,10 @@ class FolderStorage:
         self._publish(attempt, step)
 
     def steps(self) -> list[int]:
-        found = self.folder.glob(f"{PREFIX}*")
-        return sorted(step_of(path) for path in found if _TEMPORARY not in path.name)
+        folders = self.folder.glob(f"{PREFIX}*")
+        return sorted(step_of(path) for path in folders if _TEMPORARY not in path.name)
 
-    def damaged(self, step: int) -> list[str]:
+    def damaged_files(self, step: int) -> list[str]:
         return damaged_files(path_of(self.folder, step))
 
     def fetch(self, step: int) -> Path:
@@ -145,8 +145,8 @@ class FolderStorage:
 
     def newest_elsewhere(self) -> str | None:
         glob = f"*/{self.folder.name}/{PREFIX}????????"
-        found = [path for path in self.work.parent.glob(glob) if path.is_dir()]
-        return str(max(found, key=lambda path: path.stat().st_mtime)) if found else None
+        checkpoints = [path for path in self.work.parent.glob(glob) if path.is_dir()]
+        return str(max(checkpoints, key=lambda path: path.stat().st_mtime)) if checkpoints else None
 
     def remove(self, step: int) -> None:
         shutil.rmtree(path_of(self.folder, step))
@@ -185,13 +185,13 @@ def _sync(folder: Path) -> None:
 
 
 def this_process() -> dict[str, str | int]:
-    """What names the holder of a lock to users."""
+    """Identifies the holder of a lock to users."""
     since = time.strftime("%Y-%m-%d %H:%M:%S")
     return {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
 
 
-def taken(place: str, holder: dict[str, str | int]) -> UserError:
-    """The error if another process, which `this_process` has named there, holds a lock."""
+def held_lock(place: str, holder: dict[str, str | int]) -> UserError:
+    """The error if another process holds a lock; `holder` is its `this_process`."""
     return UserError(
         place,
         f"process {holder.get('pid')} on {holder.get('host')} has been training this run "

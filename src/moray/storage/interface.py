@@ -30,13 +30,13 @@ class Records(Protocol):
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
 
-    def changed(self, name: str) -> float | None:
+    def last_modified(self, name: str) -> float | None:
         """When a file was written, in seconds since the epoch; None if it isn't there."""
 
 
 @dataclass(frozen=True)
 class Remote:
-    """What a worker needs to open the state of a run: the token is that of its driver's lease."""
+    """The address of the state of a run for workers; the token is that of the driver's lease."""
 
     url: str
     token: int
@@ -59,7 +59,7 @@ class Storage(Protocol):
 
     @property
     def remote(self) -> Remote | None:
-        """What workers need to open the state; None if it is in the work folder."""
+        """The address of the state for workers; None if it is in the work folder."""
 
     @property
     def run_place(self) -> str:
@@ -112,7 +112,7 @@ class Storage(Protocol):
     def steps(self) -> list[int]:
         """The steps with a checkpoint, damaged or not, from the oldest."""
 
-    def damaged(self, step: int) -> list[str]:
+    def damaged_files(self, step: int) -> list[str]:
         """The missing or damaged files of a checkpoint."""
 
     def fetch(self, step: int) -> Path:
@@ -122,13 +122,13 @@ class Storage(Protocol):
         """A folder on this machine with the history up to a checkpoint; it may have later lines."""
 
     def newest_elsewhere(self) -> str | None:
-        """Where the run's newest checkpoint under another fingerprint is; None if there is none."""
+        """The place of the run's newest checkpoint under another fingerprint; None without any."""
 
     def remove(self, step: int) -> None:
         """Remove a checkpoint."""
 
     def remove_uncommitted(self) -> None:
-        """Remove what attempts have left that were never committed."""
+        """Remove the files of attempts that were never committed."""
 
 
 def folder_of(work: Path) -> Path:

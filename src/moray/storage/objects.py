@@ -13,16 +13,16 @@ from moray.errors import UserError, first_line
 
 
 @dataclass(frozen=True)
-class Listed:
+class ObjectInfo:
     """An object in a listing.
 
     Attributes:
         size: bytes.
-        changed: when it was written, in seconds since the epoch, by the store's clock.
+        last_modified: when it was written, in seconds since the epoch, by the store's clock.
     """
 
     size: int
-    changed: float
+    last_modified: float
 
 
 class Objects(ABC):
@@ -48,7 +48,7 @@ class Objects(ABC):
         """An object's content and its version; None if it isn't there."""
 
     @abstractmethod
-    def head(self, key: str) -> Listed | None:
+    def head(self, key: str) -> ObjectInfo | None:
         """An object's size and time; None if it isn't there."""
 
     @abstractmethod
@@ -59,8 +59,7 @@ class Objects(ABC):
     def create(self, key: str, content: bytes) -> str | None:
         """Create an object and return its version; None if there is one already.
 
-        Its content differs from what anyone else would write, which tells a repeated request from a
-        refused one.
+        The content must be unique: it tells a repeated request from a refused one.
         """
 
     @abstractmethod
@@ -68,7 +67,7 @@ class Objects(ABC):
         """Replace a version of an object and return the new one; None if there is another."""
 
     @abstractmethod
-    def listed(self, prefix: str) -> dict[str, Listed]:
+    def list_objects(self, prefix: str) -> dict[str, ObjectInfo]:
         """The objects in a folder: the prefix is empty or ends with a slash."""
 
     @abstractmethod
@@ -113,8 +112,8 @@ class Objects(ABC):
 
         If a request with a condition was refused, the answer to an earlier try may have been lost.
         """
-        found = self.get(key)
-        return found[1] if found is not None and found[0] == content else None
+        current = self.get(key)
+        return current[1] if current is not None and current[0] == content else None
 
 
 def open_objects(url: str) -> Objects:
@@ -128,7 +127,7 @@ def check_objects(url: str, path: str) -> None:
     Raises:
         UserError: if they can't, or if the store doesn't know conditional writes.
     """
-    # Of this check alone, because others may be under way.
+    # The key is this check's alone, because others may be under way.
     key = f".moray-check-{uuid.uuid4().hex}"
     store = _store_of(url)
     try:
@@ -153,5 +152,5 @@ def check_objects(url: str, path: str) -> None:
 def _store_of(url: str) -> type[Objects]:
     scheme = url.partition("://")[0]
     # Each takes a while to import, and its library may be missing.
-    found: type[Objects] = extras.part(extras.SCHEMES[scheme], scheme).Store
-    return found
+    store: type[Objects] = extras.part(extras.SCHEMES[scheme], scheme).Store
+    return store

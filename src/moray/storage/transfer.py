@@ -18,7 +18,7 @@ from pathlib import Path
 
 import fsspec
 
-from moray.background import repeated
+from moray.background import call_repeatedly
 from moray.console import say
 from moray.errors import UserError, first_line
 from moray.provenance.manifest import MANIFEST, damaged_files, fingerprint, sha256_file
@@ -44,7 +44,7 @@ def scratch() -> Path:
     return folder
 
 
-def once_a_node(folder: Path, fill: Callable[[Path], None]) -> Path:
+def fill_once(folder: Path, fill: Callable[[Path], None]) -> Path:
     """Fill a folder unless another process on this machine did; it is whole or not there.
 
     The folder is named after its content; an empty one takes its place once it is filled.
@@ -76,7 +76,7 @@ class Delivery:
     folders: tuple[tuple[Path, str], ...]
 
     def here(self, folder: Path) -> Path:
-        """Where one of the folders is on this machine; they are downloaded, once a machine.
+        """The place of one of the folders on this machine; they are downloaded once a machine.
 
         If they are here already, that is their own place.
 
@@ -91,7 +91,7 @@ class Delivery:
         name = fingerprint(
             [str(own) for own, _ in self.folders], [digest for _, digest in self.folders]
         )
-        root = once_a_node(scratch() / "inputs" / name, self._download)
+        root = fill_once(scratch() / "inputs" / name, self._download)
         return root / folder.relative_to("/")
 
     def _download(self, root: Path) -> None:
@@ -157,36 +157,36 @@ def copy_to(store: Path, url: str) -> str:
 
 
 @contextmanager
-def received(folder: Path, url: str) -> Iterator[None]:
-    """During the body and after it, take what workers on other machines have sent to a URL.
+def receive_files(folder: Path, url: str) -> Iterator[None]:
+    """During the body and after it, download what workers on other machines have sent to a URL.
 
-    It is for this folder alone.
+    The URL is for this folder alone.
     """
     (folder / _MARKER).touch()
     objects = open_objects(url)
-    taken: dict[str, tuple[float, int]] = {}
+    states: dict[str, tuple[float, int]] = {}
 
     def take() -> None:
-        there = objects.listed("")
-        for name, listed in there.items():
-            state = listed.changed, listed.size
-            if taken.get(name) != state and objects.download(name, folder / name):
-                taken[name] = state
-        for name in taken.keys() - there.keys():
+        there = objects.list_objects("")
+        for name, entry in there.items():
+            state = entry.last_modified, entry.size
+            if states.get(name) != state and objects.download(name, folder / name):
+                states[name] = state
+        for name in states.keys() - there.keys():
             (folder / name).unlink(missing_ok=True)
-            del taken[name]
+            del states[name]
 
     try:
-        with _attempted(take, objects.errors):
+        with _repeat_attempts(take, objects.errors):
             yield
     finally:
         take()
-        objects.delete(objects.listed(""))
+        objects.delete(objects.list_objects(""))
 
 
 @contextmanager
-def sent(folder: Path, url: str, names: Sequence[str], shared: str) -> Iterator[None]:
-    """During the body and after it, send this worker's files, if the driver is on another machine.
+def send_files(folder: Path, url: str, names: Sequence[str], shared: str) -> Iterator[None]:
+    """During the body and after it, send this worker's files to a driver on another machine.
 
     Args:
         names: the files that only this worker writes.
@@ -196,7 +196,7 @@ def sent(folder: Path, url: str, names: Sequence[str], shared: str) -> Iterator[
         yield
         return
     objects = open_objects(url)
-    done: dict[str, tuple[float, int]] = {}
+    states: dict[str, tuple[float, int]] = {}
 
     def send() -> None:
         for name in names:
@@ -204,22 +204,22 @@ def sent(folder: Path, url: str, names: Sequence[str], shared: str) -> Iterator[
             if not file.exists():
                 continue
             facts = file.stat()
-            if done.get(name) != (facts.st_mtime, facts.st_size):
+            if states.get(name) != (facts.st_mtime, facts.st_size):
                 objects.put(name, file.read_bytes())
-                done[name] = facts.st_mtime, facts.st_size
+                states[name] = facts.st_mtime, facts.st_size
         if (folder / shared).exists():
             objects.create(shared, (folder / shared).read_bytes())
         else:
             objects.download(shared, folder / shared)
 
     try:
-        with _attempted(send, objects.errors):
+        with _repeat_attempts(send, objects.errors):
             yield
     finally:
         send()
 
 
-def _attempted(
+def _repeat_attempts(
     function: Callable[[], None], errors: tuple[type[Exception], ...]
 ) -> AbstractContextManager[None]:
     def attempt() -> None:
@@ -229,4 +229,4 @@ def _attempted(
             # The object store may be back the next time.
             print(f"can't exchange files with the object store: {error}", file=sys.stderr)
 
-    return repeated(attempt, _SECONDS)
+    return call_repeatedly(attempt, _SECONDS)

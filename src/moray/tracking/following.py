@@ -28,7 +28,7 @@ _POLL_SECONDS = 0.5
 # At the end of a run, a tracker without a sign of life for so long is ended. Importing one takes
 # seconds, and more beside a training that uses all cores.
 _PATIENCE_SECONDS = 30.0
-# In the process of a tracker.
+# These are for the process of a tracker.
 _LOOK_SECONDS = 1.0
 _RETRY_SECONDS = 10.0
 _LINES = 500
@@ -41,7 +41,7 @@ class Ending:
 
 
 @contextmanager
-def tracked(
+def follow_run(
     trackers: Sequence[str], run: TrackedRun, work: Path, history: Path
 ) -> Iterator[Ending]:
     """Send a run's history to trackers during the body.
@@ -51,14 +51,14 @@ def tracked(
     """
     if trackers:
         (work / _RUN).write_text(json.dumps(asdict(run)))
-    started = [_Process(name, work, history) for name in trackers]
+    processes = [_Process(name, work, history) for name in trackers]
     ending = Ending()
     try:
         yield ending
     finally:
-        for each in started:
+        for each in processes:
             each.tell(FINISHED if ending.finished else "")
-        if behind := [each.name for each in started if not each.ended_well()]:
+        if behind := [each.name for each in processes if not each.wait_or_kill()]:
             say(
                 f"run {run.name}: not all metrics reached {', '.join(behind)}; the log says why, "
                 "and `snakemake track` sends the rest"
@@ -81,12 +81,12 @@ class _Process:
 
     def tell(self, word: str) -> None:
         assert self._process.stdin
-        # It may have crashed.
+        # The process may have crashed.
         with suppress(BrokenPipeError):
             self._process.stdin.write(word)
             self._process.stdin.close()
 
-    def ended_well(self) -> bool:
+    def wait_or_kill(self) -> bool:
         """Wait for the process to end while there is hope; then end it."""
         while time.time() - self._alive.stat().st_mtime < _PATIENCE_SECONDS:
             with suppress(subprocess.TimeoutExpired):
@@ -100,13 +100,13 @@ class _Process:
 def follow(
     open_run: Callable[[], AbstractContextManager[Tracker]],
     history: Path,
-    told: Future[str],
+    outcome: Future[str],
     confirm: Callable[[], None],
 ) -> None:
     """Send a history to a tracker until its run ends; after a fault, begin again.
 
     Args:
-        told: done when the run has ended, with `FINISHED` or something else.
+        outcome: set when the run has ended, to `FINISHED` or something else.
         confirm: called whenever the tracker has everything.
 
     Raises:
@@ -114,35 +114,35 @@ def follow(
     """
     while True:
         try:
-            if _sent_to_the_end(open_run, history, told, confirm):
+            if _send_until_end(open_run, history, outcome, confirm):
                 return
         except Exception:
-            if told.done():
+            if outcome.done():
                 raise
             traceback.print_exc()
-            _wait(told, _RETRY_SECONDS)
+            _wait(outcome, _RETRY_SECONDS)
 
 
-def _sent_to_the_end(
+def _send_until_end(
     open_run: Callable[[], AbstractContextManager[Tracker]],
     history: Path,
-    told: Future[str],
+    outcome: Future[str],
     confirm: Callable[[], None],
 ) -> bool:
-    """False if lines that were sent have been dropped, as when a run goes on from a checkpoint."""
+    """Send lines until the run ends; False if it dropped some, to go on from a checkpoint."""
     follower = Follower(history)
     with open_run() as tracker:
         while True:
-            ended = told.done()
+            has_ended = outcome.done()
             lines, rewritten = follower.look()
             if rewritten:
                 return False
             send(tracker, lines, confirm)
-            if ended:
-                if told.result() == FINISHED:
+            if has_ended:
+                if outcome.result() == FINISHED:
                     tracker.finish()
                 return True
-            _wait(told, _LOOK_SECONDS)
+            _wait(outcome, _LOOK_SECONDS)
 
 
 def send(tracker: Tracker, lines: Sequence[str], confirm: Callable[[], None]) -> None:
@@ -153,22 +153,22 @@ def send(tracker: Tracker, lines: Sequence[str], confirm: Callable[[], None]) ->
     confirm()
 
 
-def _wait(told: Future[str], seconds: float) -> None:
+def _wait(outcome: Future[str], seconds: float) -> None:
     with suppress(TimeoutError):
-        told.result(timeout=seconds)
+        outcome.result(timeout=seconds)
 
 
 def _main(name: str, driver: int, run: Path, history: Path, alive: Path) -> None:
     die_with_parent()
     if os.getppid() != driver:
-        # It had died before.
+        # The driver has died already.
         return
     # The cores are for training.
     os.nice(10)
-    told = in_thread(sys.stdin.read)
+    outcome = in_thread(sys.stdin.read)
     facts = TrackedRun(**json.loads(run.read_text()))
     # The driver sees by the time of this file that the tracker is alive.
-    follow(lambda: open_tracker(name, facts), history, told, alive.touch)
+    follow(lambda: open_tracker(name, facts), history, outcome, alive.touch)
 
 
 if __name__ == "__main__":

@@ -14,9 +14,9 @@ from moray.config import extras
 from moray.config.tasks import TASK_SECTIONS
 from moray.errors import UserError
 
-# What a line of a history has besides its figures.
+# Keys of a line of a history that aren't figures.
 _NO_FIGURES = ("step", "num_steps", "note", "proof", "eval_sample", "time")
-# What `train.json` says of what a training depends on; the sections of other tasks are missing.
+# Keys of `train.json` that a training depends on; the sections of other tasks are missing.
 _CONFIG = ("fingerprint", "train", "adapter", *TASK_SECTIONS, "inputs", "code")
 
 
@@ -46,7 +46,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Results:
-    """What came of a training.
+    """The results of a training.
 
     Attributes:
         scores: figures of base and tuned model: on the test split, as `test/{model}/{metric}`, and
@@ -61,24 +61,24 @@ class Results:
     files: list[Path] = field(default_factory=list)
 
 
-def tracked_run(record: Mapping[str, Any]) -> TrackedRun:
-    """A training from what `train.json` says of it."""
+def run_of_record(record: Mapping[str, Any]) -> TrackedRun:
+    """The run of a training, from the content of its `train.json`."""
     config = {key: record[key] for key in _CONFIG if key in record}
     return TrackedRun(record["run"], record["id"], config)
 
 
 class Tracker(Protocol):
-    """A run in a tracker, opened.
+    """An open run in a tracker.
 
-    It is opened again after every interruption, and then sent the whole history again: what it has
-    already must not be there twice afterwards.
+    After every interruption, it is opened again and gets the whole history again: points that it
+    has already must not be there twice.
     """
 
     def log(self, points: Sequence[Point]) -> None:
         """Add points, in the order of their steps, from the first one of the history on."""
 
     def add_results(self, results: Results) -> None:
-        """Add what came of the training, in the place of what was added before."""
+        """Add the results of the training, in place of those that were added before."""
 
     def finish(self) -> None:
         """Mark the training as finished."""
@@ -94,7 +94,7 @@ def points_of(lines: Iterable[str]) -> Iterator[Point]:
 
 
 def flat(mapping: Mapping[str, Any], separator: str) -> dict[str, Any]:
-    """A nested mapping as one, whose keys are paths."""
+    """A nested mapping as a flat one, whose keys are paths."""
     whole: dict[str, Any] = {}
     for key, value in mapping.items():
         if isinstance(value, Mapping):
@@ -108,11 +108,11 @@ def flat(mapping: Mapping[str, Any], separator: str) -> dict[str, Any]:
 def open_tracker(name: str, run: TrackedRun) -> AbstractContextManager[Tracker]:
     """Open a run in a tracker for the body: find it by its id, or create it.
 
-    The module `tracker` of its extra does it, by a function `opened`.
+    The module `tracker` of the tracker's extra has a function `open_run` for it.
     """
-    tracker = extras.part(extras.TRACKERS[name], "tracker")
-    opened: AbstractContextManager[Tracker] = tracker.opened(run)
-    return opened
+    module = extras.part(extras.TRACKERS[name], "tracker")
+    tracker: AbstractContextManager[Tracker] = module.open_run(run)
+    return tracker
 
 
 def missing_packages(run: str, trackers: Sequence[str]) -> Iterator[UserError]:
@@ -128,8 +128,10 @@ def missing_packages(run: str, trackers: Sequence[str]) -> Iterator[UserError]:
 
 def _packages(extra: str) -> list[str]:
     """The packages of one of moray's optional extras."""
-    found = map(Requirement, requires("moray") or ())
-    return sorted(one.name for one in found if one.marker and one.marker.evaluate({"extra": extra}))
+    requirements = map(Requirement, requires("moray") or ())
+    return sorted(
+        one.name for one in requirements if one.marker and one.marker.evaluate({"extra": extra})
+    )
 
 
 def _is_installed(package: str) -> bool:

@@ -13,7 +13,7 @@ from moray import machine
 from moray.config.layout import (
     check_gpus,
     lay_out_here,
-    new_tokens_unsharded,
+    new_tokens_error,
     workers_are_here,
 )
 from moray.config.schema.sections import Ray
@@ -32,7 +32,7 @@ from moray.provenance.manifest import MANIFEST
 from moray.provenance.space import bytes_below, check_space
 from moray.storage.interface import step_of
 from moray.storage.objects import check_objects
-from moray.storage.opened import is_remote, needed_libraries, storage_with
+from moray.storage.open import is_remote, needed_libraries, storage_with
 from moray.storage.transfer import scratch
 from moray.train.memory import BYTES, FLOAT, footprint
 from moray.train.optimizer import Optimizer
@@ -142,7 +142,7 @@ def sharding_faults(
     """What of an adapter can't be sharded, by the `config.json` of its base; None if not known."""
     if adapter and config and settings.strategy != "ddp" and has_new_tokens(config):
         tokens = f"{NEW_TOKENS} in {config}"
-        yield new_tokens_unsharded(f"runs.{run}.adapter", settings.strategy, tokens)
+        yield new_tokens_error(f"runs.{run}.adapter", settings.strategy, tokens)
 
 
 def _processors(run: str, ray: Ray, batch_size: int) -> Iterator[UserError]:

@@ -23,10 +23,10 @@ from moray.provenance.lineage import software
 from moray.provenance.manifest import read_manifest, write_json
 from moray.storage.interface import Storage
 from moray.storage.objects import open_objects
-from moray.storage.opened import is_remote, needed_libraries, state_of
+from moray.storage.open import is_remote, needed_libraries, state_of
 from moray.storage.transfer import Delivery, copy_to, scratch
-from moray.tracking.following import Ending, tracked
-from moray.tracking.interface import TrackedRun, missing_packages, tracked_run
+from moray.tracking.following import Ending, follow_run
+from moray.tracking.interface import TrackedRun, missing_packages, run_of_record
 from moray.train.checkpoint.continuation import continued_from, prepare_work
 from moray.train.checkpoint.keep import newest_step
 from moray.train.checks import missing_requirements, model_faults, sharding_faults
@@ -51,7 +51,7 @@ from moray.train.supervision import (
     stop_on_signals,
 )
 from moray.workers.entry import Worker
-from moray.workers.exchange import Exchange, delivered
+from moray.workers.exchange import Exchange, deliver_inputs
 from moray.workers.launch import Launch, WorkersFailedError
 from moray.workers.run import run_on_workers
 
@@ -117,7 +117,7 @@ def run_training(spec: RunSpec, output: Path, judge: Judge | None = None) -> Non
             },
         }
         began = time.perf_counter()
-        with _follow(placed, storage, tracked_run(described), judge) as ending:
+        with _follow(placed, storage, run_of_record(described), judge) as ending:
             facts = run_outside_main_thread(lambda: train_on_workers(placed, deliveries))
             ending.finished = facts["ended"]
         seconds = time.perf_counter() - began
@@ -182,7 +182,7 @@ def _follow(
         place.forget(before=psutil.Process().create_time())
     with (
         show_progress(spec.work, spec.name),
-        tracked(spec.trackers, following, spec.work, spec.work / HISTORY) as ending,
+        follow_run(spec.trackers, following, spec.work, spec.work / HISTORY) as ending,
         ask_judge(judge, spec.work / HISTORY, own) if judge else nullcontext(),
         stop_on_signals(requests, spec.name),
     ):
@@ -246,7 +246,7 @@ def _exchange(spec: RunSpec, deliveries: Mapping[Path, Delivery]) -> Exchange | 
         return None
     # What drivers that were killed have left; this one has the run's lock.
     leftovers = open_objects(f"{spec.remote.url}/{_LIVE}")
-    leftovers.delete(leftovers.listed(""))
+    leftovers.delete(leftovers.list_objects(""))
     # The folder's name is of this start of the driver alone.
     url = f"{spec.remote.url}/{_LIVE}/{spec.work.name}"
     return Exchange(url, dict(deliveries), _files, of_an_attempt=(MEANING,))
@@ -263,7 +263,7 @@ def _deliveries(spec: RunSpec, start: list[Path]) -> dict[Path, Delivery]:
     if on_this_machine or not spec.ray.in_object_store:
         return {}
     inputs = {spec.start: start} | {part.store: [part.store] for part in spec.parts}
-    return delivered(inputs, spec.ray.storage_path)
+    return deliver_inputs(inputs, spec.ray.storage_path)
 
 
 def _fetch_exported(storage: Storage, step: int, output: Path) -> Path:

@@ -19,8 +19,8 @@ from pathlib import Path
 from moray.config.schema.train import Train
 from moray.errors import UserError, first_line
 from moray.provenance.manifest import write_json
-from moray.provenance.space import full_disk, of_full_disk
-from moray.storage.opened import open_storage
+from moray.provenance.space import full_disk_error, is_full_disk
+from moray.storage.open import open_storage
 from moray.train.checkpoint.keep import newest_step
 from moray.train.history import HISTORY, read_history
 from moray.train.memory import rows_of_micro_batch
@@ -28,7 +28,7 @@ from moray.train.spec import RunSpec
 from moray.workers.entry import Worker
 from moray.workers.launch import WorkersFailedError
 from moray.workers.memory import is_out_of_memory
-from moray.workers.repeats import last_raised
+from moray.workers.repeats import last_error
 
 MEANING = "failure.json"
 # The key that a gradient which isn't finite is blamed on.
@@ -64,8 +64,8 @@ def explain_failures(spec: RunSpec, worker: Worker) -> Iterator[Callable[[int], 
 
 
 def _meaning(error: Exception, spec: RunSpec, worker: Worker) -> UserError | None:
-    if of_full_disk(error):
-        return full_disk(spec.work)
+    if is_full_disk(error):
+        return full_disk_error(spec.work)
     if not is_out_of_memory(error):
         return None
     rows = rows_of_micro_batch(spec.settings, worker.world_size)
@@ -94,8 +94,8 @@ def meaning_of(failed: WorkersFailedError, spec: RunSpec) -> UserError:
         return UserError(*json.loads(file.read_text()))
     if any(text in str(failed) for text in _NO_ROOM):
         # There is no explanation file, because that takes space too.
-        return full_disk(spec.work)
-    if raised := last_raised(spec.work):
+        return full_disk_error(spec.work)
+    if raised := last_error(spec.work):
         return raised
     if hung := stacks(spec.work):
         for rank, text in hung.items():

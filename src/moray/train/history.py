@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from moray.lines import parsed_lines
+from moray.lines import parse_lines
 
 HISTORY = "history.jsonl"
 
@@ -49,7 +49,7 @@ class History:
 
 def read_history(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of a history, parsed."""
-    return parsed_lines(path, ["step"])
+    return parse_lines(path, ["step"])
 
 
 def evaluations(work: Path, until: int) -> dict[int, float]:

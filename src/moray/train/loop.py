@@ -14,9 +14,9 @@ from moray import machine
 from moray.config.schema.train import Train
 from moray.errors import UserError
 from moray.model.forward import common_precision
-from moray.rows.loader import Shard, drawn
+from moray.rows.loader import Shard, row_positions
 from moray.storage.interface import Storage
-from moray.storage.opened import open_storage
+from moray.storage.open import open_storage
 from moray.train.checkpoint.keep import newest_step
 from moray.train.checkpoint.resume import resume
 from moray.train.checkpoint.save import Saver
@@ -102,7 +102,7 @@ def _train(
         worker, task.unit, size * task.units_per_row, size * built.flops_per_row, first_step
     )
     shard = Shard(first_step, num_steps, worker.rank, worker.world_size)
-    rows, where = rows_of(spec, task, mixture, shard), drawn(mixture, shard)
+    rows, where = rows_of(spec, task, mixture, shard), row_positions(mixture, shard)
 
     def evaluate() -> dict[str, float]:
         return {

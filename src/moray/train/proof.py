@@ -7,7 +7,7 @@ from torch import Tensor
 
 from moray.proofs.budget import TOO_LARGE, num_affordable, stage_seconds
 from moray.proofs.comparison import Comparison, collect, conclude, transformers_version
-from moray.proofs.figures import Figures, in_precision, tolerance
+from moray.proofs.figures import Figures, autocast_as_in_run, tolerance
 from moray.rows.loader import Shard, from_memory
 from moray.rows.order import Mixture
 from moray.rows.store import Rows, StoredRows
@@ -98,7 +98,7 @@ class FirstStep:
 
         def compare() -> Iterator[Comparison]:
             nonlocal plain
-            with in_precision(precision, device):
+            with autocast_as_in_run(precision, device):
                 plain = task.plain(spec.start, spec.start, self._rows, bits, device, with_gradient)
             most = tolerance(precision, bits, device)
             yield Comparison(what, here, plain.loss, transformers_version(), len(self._rows), most)

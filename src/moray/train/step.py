@@ -11,13 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from moray.background import ahead
+from moray.background import prefetch
 from moray.config.schema.train import Train
 from moray.model.forward import autocast
 from moray.provenance.manifest import read_manifest
 from moray.rows.loader import Shard, from_memory, from_stream
 from moray.rows.order import Mixture
-from moray.rows.store import Drawn, Rows, StoredRows, sample
+from moray.rows.store import RowPositions, Rows, StoredRows, sample
 from moray.train.kernels import uncompiled
 from moray.train.spec import Part, RunSpec
 from moray.train.strategies import Strategy
@@ -97,7 +97,7 @@ class Feed:
 def feeds(
     task: Task,
     rows: Iterator[Rows],
-    drawn: Iterator[Drawn],
+    row_positions: Iterator[RowPositions],
     micro_batch_size: int,
     count: int | None = None,
     pinned: bool = False,
@@ -110,17 +110,21 @@ def feeds(
         pinned: whether they are in pinned memory, from which a GPU copies while the host goes on.
     """
 
-    def feed(mine: Rows, where: Drawn) -> Feed:
+    def feed(mine: Rows, where: RowPositions) -> Feed:
         batches = micro_batches(task, mine, micro_batch_size, count, where)
         if pinned:
             batches = [batch.pin_memory() for batch in batches]
         return Feed(batches, task.weight(mine))
 
-    return ahead(feed(mine, where) for mine, where in zip(rows, drawn, strict=False))
+    return prefetch(feed(mine, where) for mine, where in zip(rows, row_positions, strict=False))
 
 
 def micro_batches(
-    task: Task, rows: Rows, size: int, count: int | None = None, drawn: Drawn | None = None
+    task: Task,
+    rows: Rows,
+    size: int,
+    count: int | None = None,
+    row_positions: RowPositions | None = None,
 ) -> list[Batch]:
     """Rows in batches of the same size, so that code compiled for that size works for all.
 
@@ -128,17 +132,17 @@ def micro_batches(
         rows: shape (rows,).
         size: maximum rows in a batch.
         count: minimum number of batches; workers that shard a model need the same number.
-        drawn: where in the order's sequence the rows are; None for held-out rows.
+        row_positions: where in the order's sequence the rows are; None for held-out rows.
     """
     count = max(count or 1, -(-len(rows) // size))
     # A worker may have none.
     size = max(1, -(-len(rows) // count))
     missing = count * size - len(rows)
     padded = np.concatenate([rows, np.zeros(missing, rows.dtype)])
-    parts: list[Drawn | None] = [None] * count
-    if drawn is not None:
-        positions = np.concatenate([drawn.positions, np.zeros(missing, np.int64)])
-        parts = [Drawn(drawn.seed, part) for part in np.split(positions, count)]
+    parts: list[RowPositions | None] = [None] * count
+    if row_positions is not None:
+        positions = np.concatenate([row_positions.positions, np.zeros(missing, np.int64)])
+        parts = [RowPositions(row_positions.seed, part) for part in np.split(positions, count)]
     return [task.batch(one, part) for one, part in zip(np.split(padded, count), parts, strict=True)]
 
 

@@ -18,10 +18,10 @@ from typing import Any, NoReturn, TypeVar
 
 from tqdm import tqdm
 
-from moray.background import in_thread, repeated
+from moray.background import call_repeatedly, in_thread
 from moray.console import say, terminal
 from moray.lines import Follower
-from moray.storage.opened import open_records
+from moray.storage.open import open_records
 from moray.train.history import HISTORY
 
 _POLL_SECONDS = 0.5
@@ -65,8 +65,8 @@ class Requests:
     def pending(self) -> Request:
         """The pending request; the most urgent if there are several."""
         if time.monotonic() - self._looked >= self._records.poll_seconds:
-            changed = self._records.changed
-            there = (kind for kind in self._kinds if changed(_name(kind)) is not None)
+            last_modified = self._records.last_modified
+            there = (kind for kind in self._kinds if last_modified(_name(kind)) is not None)
             self._seen, self._looked = next(there, Request.NONE), time.monotonic()
         return self._seen
 
@@ -82,7 +82,7 @@ class Requests:
     def forget(self, before: float) -> None:
         """Remove requests made before a time, in seconds since the epoch."""
         for request in self._kinds:
-            time_of_request = self._records.changed(_name(request))
+            time_of_request = self._records.last_modified(_name(request))
             if time_of_request is not None and time_of_request < before:
                 self.done(request)
 
@@ -148,7 +148,7 @@ def ask_judge(judge: Judge, history: Path, requests: Requests) -> Iterator[None]
             requests.ask(Request.PRUNE)
 
     try:
-        with repeated(look, _POLL_SECONDS):
+        with call_repeatedly(look, _POLL_SECONDS):
             yield
     finally:
         judge(history)
@@ -171,7 +171,7 @@ def show_progress(work: Path, run: str) -> Iterator[None]:
             display.show(json.loads(line))
 
     try:
-        with repeated(show, _POLL_SECONDS):
+        with call_repeatedly(show, _POLL_SECONDS):
             yield
     finally:
         show()

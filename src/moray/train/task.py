@@ -13,7 +13,7 @@ from moray.config.tasks import module_of
 from moray.model.quantization import Bits, Quantization
 from moray.proofs.figures import Figures
 from moray.provenance.manifest import read_manifest
-from moray.rows.store import Drawn, Record, Rows, WindowReader
+from moray.rows.store import Record, RowPositions, Rows, WindowReader
 
 
 class Batch:
@@ -100,7 +100,7 @@ class Task(Protocol):
     def flops_per_row(self, model: PreTrainedModel) -> float:
         """FLOPs of a forward and a backward pass for a row."""
 
-    def batch(self, rows: Rows, drawn: Drawn | None) -> Batch:
+    def batch(self, rows: Rows, row_positions: RowPositions | None) -> Batch:
         """Make a batch of rows; records of zeros are padding, which adds nothing to the loss.
 
         Called in a thread beside the training, so it should use NumPy rather than PyTorch, whose
@@ -108,8 +108,8 @@ class Task(Protocol):
 
         Args:
             rows: shape (rows,).
-            drawn: where in the order's sequence the rows are; None for held-out rows. Whatever is
-                random about a batch is a function of it.
+            row_positions: where in the order's sequence the rows are; None for held-out rows.
+                Whatever is random about a batch is a function of it.
         """
 
     def weight(self, rows: Rows) -> int:

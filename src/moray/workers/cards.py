@@ -1,4 +1,4 @@
-"""What GPUs are, whatever names a process knows them by.
+"""Identities of GPUs, whatever names a process knows them by.
 
 A number counts the GPUs that a process may open, which differ between the jobs of a machine, and a
 GPU has several names.
@@ -15,12 +15,12 @@ def identities(names: list[str]) -> list[str]:
 
     The names are all of them, in order, as in `CUDA_VISIBLE_DEVICES`.
     """
-    # In a child, because a process that has asked the driver keeps the GPUs that it saw then.
-    asked = subprocess.run(
+    # A child asks the driver, because a process that did keeps the GPUs that it saw then.
+    process = subprocess.run(
         [sys.executable, "-m", __name__], stdout=subprocess.PIPE, text=True, check=False
     )
-    found = asked.stdout.split()
-    return [*found, *names[len(found) :]]
+    uuids = process.stdout.split()
+    return [*uuids, *names[len(uuids) :]]
 
 
 def _main() -> None:
@@ -33,7 +33,7 @@ def _main() -> None:
         return
     for index in range(count.value):
         driver.cuDeviceGet(ctypes.byref(device), index)
-        # Of a MIG instance, the first version would give the UUID of the whole card.
+        # The first version would give a MIG instance the UUID of the whole card.
         driver.cuDeviceGetUuid_v2(identity, device)
         print(uuid.UUID(bytes=bytes(identity)))
 

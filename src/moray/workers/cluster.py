@@ -21,7 +21,7 @@ from moray.workers.launch import (
     check_cores,
     check_room_for_reading,
     check_total,
-    on_this_machine,
+    reserve_workers,
     worker_resources,
 )
 
@@ -50,7 +50,7 @@ _LOCAL_ENVIRONMENT = {
 
 
 @contextmanager
-def connected(launch: Launch) -> Iterator[Layout]:
+def connect_ray(launch: Launch) -> Iterator[Layout]:
     """Connect to Ray for the body; a local Ray is started before it and stopped after it.
 
     A cluster may still have too few resources for the workers; see `lack`.
@@ -69,10 +69,10 @@ def connected(launch: Launch) -> Iterator[Layout]:
     if settings.address == _LOCAL:
         os.environ.update(_LOCAL_ENVIRONMENT)
         _keep_token_private()
-        with on_this_machine(launch) as layout, _local_ray(launch, layout):
-            wanted, there = worker_resources(settings, layout), _total_resources()
+        with reserve_workers(launch) as layout, _local_ray(launch, layout):
+            resources, there = worker_resources(settings, layout), _total_resources()
             check_room_for_reading(launch, layout, there, "this machine")
-            check_total(wanted, layout.num_workers, there, path)
+            check_total(resources, layout.num_workers, there, path)
             yield layout
     else:
         with _cluster(launch):
@@ -93,18 +93,19 @@ def _total_resources() -> dict[str, float]:
 
 
 def lack(launch: Launch, layout: Layout) -> str | None:
-    """What a cluster lacks for the workers, in words; None if it has room for them."""
-    wanted, needed = worker_resources(launch.ray, layout), layout.min_workers or layout.num_workers
+    """The resources that a cluster lacks for the workers, in words; None if it has enough."""
+    resources = worker_resources(launch.ray, layout)
+    num_workers = layout.min_workers or layout.num_workers
     nodes = [node["Resources"] for node in _alive_nodes()]
     room = sum(
-        min(int(node.get(name, 0) // share) for name, share in wanted.items()) for node in nodes
+        min(int(node.get(name, 0) // share) for name, share in resources.items()) for node in nodes
     )
-    if room >= needed:
+    if room >= num_workers:
         return None
-    each = ", ".join(f"{share:g} {name}" for name, share in wanted.items())
-    total = ", ".join(f"{sum(node.get(name, 0) for node in nodes):g} {name}" for name in wanted)
-    plural = "worker" if needed == 1 else "workers"
-    return f"{needed} {plural} with {each} each; the cluster has {total}"
+    each = ", ".join(f"{share:g} {name}" for name, share in resources.items())
+    total = ", ".join(f"{sum(node.get(name, 0) for node in nodes):g} {name}" for name in resources)
+    plural = "worker" if num_workers == 1 else "workers"
+    return f"{num_workers} {plural} with {each} each; the cluster has {total}"
 
 
 @contextmanager
@@ -139,7 +140,7 @@ def _cluster(launch: Launch) -> Iterator[None]:
         "start one there with `ray start --head`, or set the address to local",
     )
     if settings.endpoint:
-        # Where nothing listens, Ray would retry for minutes.
+        # If nothing listens there, Ray would retry for minutes.
         try:
             socket.create_connection(settings.endpoint, timeout=_SECONDS_TO_ANSWER).close()
         except OSError as error:
@@ -192,8 +193,8 @@ def _keep_token_private() -> None:
     Ray writes it to the home folder with default permissions, with which all users of the machine
     can often read it.
     """
-    given = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
-    if given or os.environ.get("RAY_AUTH_MODE", "token").lower() != "token":
+    variables = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
+    if variables or os.environ.get("RAY_AUTH_MODE", "token").lower() != "token":
         return
     token = Path.home() / ".ray" / "auth_token"
     try:
@@ -221,7 +222,7 @@ _SECONDS_OF_A_NODE = 60.0
 
 # What a node tells: versions by package, of `moray` with a digest of its code, without what is
 # missing; and whether it sees the folder of the run.
-_Seen = tuple[dict[str, str], bool]
+_NodeFacts = tuple[dict[str, str], bool]
 
 
 def _alive_nodes() -> list[dict[str, Any]]:
@@ -232,12 +233,12 @@ def _alive_nodes() -> list[dict[str, Any]]:
 
 
 def _check_nodes(
-    wanted: Mapping[str, float], path: str, folder: Path | None, libraries: tuple[str, ...] = ()
+    resources: Mapping[str, float], path: str, folder: Path | None, libraries: tuple[str, ...] = ()
 ) -> None:
     """Check that the nodes with room for a worker have this machine's software and see a folder.
 
     Args:
-        wanted: what a worker needs, by name.
+        resources: what a worker needs, by name.
         folder: folder that all nodes must see; None for no such folder.
         libraries: names of libraries that the run needs besides those of all runs.
 
@@ -246,9 +247,11 @@ def _check_nodes(
     """
     with NamedTemporaryFile(dir=folder, prefix=".seen-") if folder else nullcontext() as mark:
         look = _look((*_LIBRARIES, *libraries), mark.name if mark else None)
-        (versions, _), there = look(), _asked(look, wanted, path)
+        (versions, _), there = look(), _ask_nodes(look, resources, path)
     if faults := [
-        fault for node, (found, _) in there.items() for fault in _differing(node, found, versions)
+        fault
+        for node, (node_versions, _) in there.items()
+        for fault in _differences(node, node_versions, versions)
     ]:
         raise UserError(
             f"{path}.address",
@@ -263,36 +266,40 @@ def _check_nodes(
         )
 
 
-def _asked(look: Callable[[], _Seen], wanted: Mapping[str, float], path: str) -> dict[str, _Seen]:
-    """What each node tells, by its address."""
+def _ask_nodes(
+    look: Callable[[], _NodeFacts], resources: Mapping[str, float], path: str
+) -> dict[str, _NodeFacts]:
+    """The facts of each node, by its address."""
     import ray
     from ray.exceptions import RayError, TaskUnschedulableError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     task = ray.remote(num_cpus=0, max_retries=0)(look)
-    asked = {}
+    addresses = {}
     for node in _alive_nodes():
-        if all(node["Resources"].get(name, 0) >= share for name, share in wanted.items()):
+        if all(node["Resources"].get(name, 0) >= share for name, share in resources.items()):
             strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            asked[task.options(scheduling_strategy=strategy).remote()] = node["NodeManagerAddress"]
-    answered, silent = ray.wait(list(asked), num_returns=len(asked), timeout=_SECONDS_OF_A_NODE)
-    found, remedy = {}, "check this node, or remove it from the cluster"
+            answer = task.options(scheduling_strategy=strategy).remote()
+            addresses[answer] = node["NodeManagerAddress"]
+    limit = _SECONDS_OF_A_NODE
+    answers, silent = ray.wait(list(addresses), num_returns=len(addresses), timeout=limit)
+    facts, remedy = {}, "check this node, or remove it from the cluster"
     for answer in silent:
-        problem = f"no answer in {_SECONDS_OF_A_NODE:g} s from node {asked[answer]}"
+        problem = f"no answer in {_SECONDS_OF_A_NODE:g} s from node {addresses[answer]}"
         raise UserError(f"{path}.address", problem, remedy)
-    for answer in answered:
+    for answer in answers:
         try:
-            found[asked[answer]] = ray.get(answer)
+            facts[addresses[answer]] = ray.get(answer)
         except TaskUnschedulableError:
-            # It was lost a few seconds ago, and may be back under another identifier.
+            # The node was lost a few seconds ago, and may be back under another identifier.
             continue
         except RayError as error:
-            problem = f"no task can run on node {asked[answer]} ({first_line(error)})"
+            problem = f"no task can run on node {addresses[answer]} ({first_line(error)})"
             raise UserError(f"{path}.address", problem, remedy) from error
-    return dict(sorted(found.items()))
+    return dict(sorted(facts.items()))
 
 
-def _differing(node: str, there: dict[str, str], here: dict[str, str]) -> Iterator[str]:
+def _differences(node: str, there: dict[str, str], here: dict[str, str]) -> Iterator[str]:
     for name, version in here.items():
         other = there.get(name)
         if other is None:
@@ -301,9 +308,9 @@ def _differing(node: str, there: dict[str, str], here: dict[str, str]) -> Iterat
             yield f"{node} has {name} {other} instead of {version}"
 
 
-def _look(libraries: tuple[str, ...], mark: str | None) -> Callable[[], _Seen]:
+def _look(libraries: tuple[str, ...], mark: str | None) -> Callable[[], _NodeFacts]:
     # Nested, so that it is pickled by value: a node may lack this package.
-    def look() -> _Seen:
+    def look() -> _NodeFacts:
         import hashlib
         import platform
         from contextlib import suppress
@@ -325,12 +332,12 @@ def _look(libraries: tuple[str, ...], mark: str | None) -> Callable[[], _Seen]:
     return look
 
 
-def interface_setup(given: str | None) -> Callable[[], None]:
+def interface_setup(interface: str | None) -> Callable[[], None]:
     """A function that each process of a job calls first on its node.
 
-    It sets the given interface, or the one with the node's address. By themselves, the backends
-    look up the host's name, which often gives an address that other nodes can't reach. What a
-    node's environment says comes first.
+    It sets this interface, or by default the one with the node's address. The backends themselves
+    look up the host's name, which often gives an address that other nodes can't reach. The
+    environment of a node takes precedence.
     """
 
     # Nested, so that it is pickled by value: nodes may lack this package, which is checked later.
@@ -341,13 +348,13 @@ def interface_setup(given: str | None) -> Callable[[], None]:
         import ray.util
 
         node = ray.util.get_node_ip_address()
-        found = [
+        interfaces = [
             name
             for name, addresses in psutil.net_if_addrs().items()
             if any(address.address == node for address in addresses)
         ]
-        for name in [given] if given else found:
-            # Of PyTorch's backends.
+        for name in [interface] if interface else interfaces:
+            # PyTorch's backends read these.
             for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
                 os.environ.setdefault(variable, name)
 

@@ -31,12 +31,12 @@ def together(make: Callable[[], Value], group: dist.ProcessGroup | None = None) 
         value = [make()]
     except UserError as error:
         fault = error.args
-    if fault := next(filter(None, gathered(fault, group)), None):
+    if fault := next(filter(None, gather(fault, group)), None):
         raise UserError(*fault)
     return value[0]
 
 
-def gathered(value: Value, group: dist.ProcessGroup | None = None) -> list[Value]:
+def gather(value: Value, group: dist.ProcessGroup | None = None) -> list[Value]:
     """Gather the values of all workers on each of them, by rank."""
     if not dist.is_initialized():
         return [value]
@@ -51,7 +51,7 @@ def from_any_worker(make: Callable[[], Value | None]) -> Value | None:
     Raises:
         UserError: on all workers, if `make` raised it on any of them.
     """
-    values = gathered(together(make))
+    values = gather(together(make))
     return next((value for value in values if value is not None), None)
 
 

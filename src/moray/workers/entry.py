@@ -1,4 +1,4 @@
-"""What runs in a worker, and the files by which workers and their driver know of each other.
+"""The body of a worker, and the files by which workers and their driver know of each other.
 
 A worker that is waiting in a collective can't receive messages through the process group, so the
 first fault is a file, as are output and progress, in a folder that all of them can access.
@@ -17,10 +17,10 @@ from typing import TypeVar
 
 import torch
 
-from moray.background import repeated
+from moray.background import call_repeatedly
 from moray.console import progress
 from moray.errors import UserError
-from moray.workers.collectives import gathered
+from moray.workers.collectives import gather
 from moray.workers.memory import keep_freed_memory
 from moray.workers.repeats import end_on_repeated_error
 
@@ -57,16 +57,16 @@ class FirstFault:
 
     def record(self, error: UserError) -> None:
         """Record a fault, unless there is one already."""
-        written = self._file.with_name(f"{self._file.name}.tmp-{uuid.uuid4().hex[:8]}")
-        written.write_text(json.dumps(error.args))
+        temporary = self._file.with_name(f"{self._file.name}.tmp-{uuid.uuid4().hex[:8]}")
+        temporary.write_text(json.dumps(error.args))
         try:
             # Atomic, and never replaces an earlier fault.
             with suppress(FileExistsError):
-                os.link(written, self._file)
+                os.link(temporary, self._file)
         finally:
-            written.unlink()
+            temporary.unlink()
 
-    def found(self) -> UserError | None:
+    def read(self) -> UserError | None:
         """The fault, if a worker has recorded one."""
         return UserError(*json.loads(self._file.read_text())) if self._file.exists() else None
 
@@ -92,27 +92,27 @@ def _redirect_output(folder: Path, rank: int) -> None:
 
 
 @contextmanager
-def followed_output(folder: Path) -> Iterator[None]:
+def follow_output(folder: Path) -> Iterator[None]:
     """While the body runs, copy the workers' output to standard error, each line with its rank."""
     for file in folder.glob(f"{_OUTPUT}*.txt"):
         file.unlink()
-    copied: dict[Path, int] = {}
+    offsets: dict[Path, int] = {}
     try:
-        with repeated(lambda: _copy(folder, copied), _OUTPUT_POLL_SECONDS):
+        with call_repeatedly(lambda: _copy(folder, offsets), _OUTPUT_POLL_SECONDS):
             yield
     finally:
-        _copy(folder, copied, last=True)
+        _copy(folder, offsets, last=True)
 
 
-def _copy(folder: Path, copied: dict[Path, int], last: bool = False) -> None:
+def _copy(folder: Path, offsets: dict[Path, int], last: bool = False) -> None:
     for file in sorted(folder.glob(f"{_OUTPUT}*.txt")):
         with file.open("rb") as stream:
-            stream.seek(copied.get(file, 0))
+            stream.seek(offsets.get(file, 0))
             lines = stream.read().splitlines(keepends=True)
         if lines and not lines[-1].endswith(b"\n") and not last:
             # The line isn't complete yet.
             lines.pop()
-        copied[file] = copied.get(file, 0) + sum(map(len, lines))
+        offsets[file] = offsets.get(file, 0) + sum(map(len, lines))
         rank = file.stem.removeprefix(_OUTPUT)
         for line in lines:
             print(f"[worker {rank}] {line.decode(errors='replace').rstrip()}", file=sys.stderr)
@@ -137,17 +137,17 @@ class BatchCounter:
 
 
 @contextmanager
-def shown_batches(folder: Path, label: str, total: int) -> Iterator[None]:
+def show_batches(folder: Path, label: str, total: int) -> Iterator[None]:
     """Show the number of batches that workers have counted while the body runs."""
-    ended = threading.Event()
+    end = threading.Event()
 
     def batches() -> Iterator[int]:
-        shown = 0
-        while shown < total and not ended.wait(_POLL_SECONDS):
-            done = sum(file.stat().st_size for file in folder.glob(f"{_COUNTER}*"))
-            while shown < min(done, total):
-                shown += 1
-                yield shown
+        number = 0
+        while number < total and not end.wait(_POLL_SECONDS):
+            count = sum(file.stat().st_size for file in folder.glob(f"{_COUNTER}*"))
+            while number < min(count, total):
+                number += 1
+                yield number
 
     def show() -> None:
         for _ in progress(batches(), label, "batch", total):
@@ -158,7 +158,7 @@ def shown_batches(folder: Path, label: str, total: int) -> Iterator[None]:
     try:
         yield
     finally:
-        ended.set()
+        end.set()
         follower.join()
 
 
@@ -191,7 +191,7 @@ def run_entry_point(
                 # gathers weights there.
                 torch.cuda.set_device(worker.device)
             with end_on_repeated_error(folder, worker.rank):
-                results.append(gathered(entry_point(argument, worker)))
+                results.append(gather(entry_point(argument, worker)))
         except UserError as error:
             first_fault.record(error)
         except BaseException as error:
@@ -199,9 +199,9 @@ def run_entry_point(
 
     thread = threading.Thread(target=run, daemon=True, name="entry point")
     thread.start()
-    while thread.is_alive() and not first_fault.found():
+    while thread.is_alive() and not first_fault.read():
         thread.join(_POLL_SECONDS)
-    if first_fault.found():
+    if first_fault.read():
         # Errors that result from it, such as a lost connection, are less informative.
         return None
     if errors:

@@ -1,4 +1,4 @@
-"""What workers and their driver exchange through an object store, if they share no folder.
+"""The exchange of files between workers and their driver, if they share no folder.
 
 The inputs of a job are brought to each machine, and what its workers write is brought back.
 """
@@ -11,7 +11,7 @@ from typing import Any, Protocol, Self
 
 from moray.errors import UserError
 from moray.storage.objects import open_objects
-from moray.storage.transfer import Delivery, deliver, sent
+from moray.storage.transfer import Delivery, deliver, send_files
 from moray.workers.entry import (
     FAULT,
     EntryPoint,
@@ -20,11 +20,11 @@ from moray.workers.entry import (
     counter_name,
     output_name,
 )
-from moray.workers.repeats import end_on_repeated_error, raised_name
+from moray.workers.repeats import end_on_repeated_error, error_file_name
 
 
 def no_files(rank: int) -> tuple[str, ...]:
-    """The files of workers whose results are all that is wanted of them."""
+    """Names of no files: for workers that return all of their results."""
     return ()
 
 
@@ -46,7 +46,7 @@ class Exchange:
     of_an_attempt: tuple[str, ...] = ()
 
     def here(self, folder: Path) -> Path:
-        """Where an input is on this machine; it is downloaded, once a machine.
+        """The place of an input on this machine; it is downloaded once a machine.
 
         Raises:
             UserError: if a file in the object store is missing or damaged.
@@ -55,43 +55,45 @@ class Exchange:
         return delivery.here(folder) if delivery else folder
 
 
-def delivered(inputs: Mapping[Path, Iterable[Path]], storage_path: str) -> dict[Path, Delivery]:
+def deliver_inputs(
+    inputs: Mapping[Path, Iterable[Path]], storage_path: str
+) -> dict[Path, Delivery]:
     """Upload inputs, each with the folders that it refers to, unless they are there already."""
     return {folder: deliver(list(folders), storage_path) for folder, folders in inputs.items()}
 
 
 class Job(Protocol):
-    """What an entry point is called with."""
+    """The argument of an entry point."""
 
     def with_inputs(self, here: Callable[[Path], Path]) -> Self:
-        """The same with other places of its folders."""
+        """The same job with other places of its folders."""
 
 
 @dataclass(frozen=True)
 class Remote:
-    """An entry point for such machines; `folder` is that of the workers' files, on each."""
+    """An entry point for workers without a shared folder; each has its own `folder` of files."""
 
     entry_point: EntryPoint[Any, Any]
     exchange: Exchange
     folder: Path
 
     def __call__(self, job: Job, worker: Worker) -> Any:
-        """Run it with its inputs on this machine.
+        """Run the entry point with its inputs on this machine.
 
         Raises:
-            UserError: what it raised; the other workers and the driver have it then.
+            UserError: that of the entry point; the other workers and the driver get it too.
         """
-        with self._sent(worker.rank):
+        with self._send_files(worker.rank):
             return self.entry_point(job.with_inputs(self.exchange.here), worker)
 
     @contextmanager
-    def _sent(self, rank: int) -> Iterator[None]:
-        """During the body and after it, put this worker's files where the driver takes them."""
+    def _send_files(self, rank: int) -> Iterator[None]:
+        """During the body and after it, send this worker's files to the driver."""
         exchange = self.exchange
-        left = [raised_name(rank), *(exchange.of_an_attempt if rank == 0 else ())]
-        open_objects(exchange.url).delete(left)
-        names = [output_name(rank), counter_name(rank), raised_name(rank), *exchange.files(rank)]
-        with sent(self.folder, exchange.url, names, FAULT):
+        stale = [error_file_name(rank), *(exchange.of_an_attempt if rank == 0 else ())]
+        open_objects(exchange.url).delete(stale)
+        files = (output_name(rank), counter_name(rank), error_file_name(rank))
+        with send_files(self.folder, exchange.url, [*files, *exchange.files(rank)], FAULT):
             try:
                 # Here too, so that the others have the fault.
                 with end_on_repeated_error(self.folder, rank):

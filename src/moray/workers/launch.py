@@ -20,7 +20,7 @@ from moray.errors import UserError
 from moray.workers.cards import identities
 
 if TYPE_CHECKING:
-    # It imports PyTorch, which checks of a config do without.
+    # The module imports PyTorch, which checks of a config do without.
     from moray.workers.exchange import Exchange
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -59,7 +59,7 @@ class Launch:
 
 
 @contextmanager
-def on_this_machine(launch: Launch) -> Iterator[Layout]:
+def reserve_workers(launch: Launch) -> Iterator[Layout]:
     """Lay out workers on this machine, and reserve their GPUs for the body.
 
     Raises:
@@ -69,7 +69,7 @@ def on_this_machine(launch: Launch) -> Iterator[Layout]:
     check_gpus(layout, len(machine.gpus()), launch.path)
     if layout.note:
         say(f"{launch.path}: {layout.note}")
-    with reserved_gpus(layout.num_gpus):
+    with reserve_gpus(layout.num_gpus):
         yield layout
 
 
@@ -81,25 +81,25 @@ def check_cores(settings: Ray, path: str, batch_size: int | None = None) -> None
     """
     if settings.address == "local":
         layout = lay_out_here(settings, batch_size)
-        wanted = {"CPU": settings.shares.get("CPU", 0)}
-        check_total(wanted, layout.num_workers, {"CPU": machine.cores()}, path)
+        resources = {"CPU": settings.shares.get("CPU", 0)}
+        check_total(resources, layout.num_workers, {"CPU": machine.cores()}, path)
 
 
 def worker_resources(settings: Ray, layout: Layout) -> dict[str, float]:
     """The resources that Ray reserves for each worker, by name."""
-    wanted = {"GPU": 1.0} | settings.shares
-    return {name: share for name, share in wanted.items() if name != "GPU" or layout.use_gpu}
+    shares = {"GPU": 1.0} | settings.shares
+    return {name: share for name, share in shares.items() if name != "GPU" or layout.use_gpu}
 
 
 def check_total(
-    wanted: Mapping[str, float], workers: int, there: Mapping[str, float], path: str
+    resources: Mapping[str, float], workers: int, there: Mapping[str, float], path: str
 ) -> None:
     """Check that this machine has enough of each resource for all workers.
 
     Raises:
         UserError: if there isn't.
     """
-    for resource, share in wanted.items():
+    for resource, share in resources.items():
         available = there.get(resource, 0)
         if workers * share > available:
             raise UserError(
@@ -130,7 +130,7 @@ def check_room_for_reading(
 
 
 @contextmanager
-def reserved_gpus(count: int, folder: Path | None = None) -> Iterator[list[str]]:
+def reserve_gpus(count: int, folder: Path | None = None) -> Iterator[list[str]]:
     """Reserve GPUs for the body; this process and its children see no others.
 
     Waits until enough GPUs are free. Snakemake counts the GPUs of its jobs but doesn't assign them,
@@ -146,10 +146,10 @@ def reserved_gpus(count: int, folder: Path | None = None) -> Iterator[list[str]]
     folder.mkdir(mode=0o700, exist_ok=True)
     before = os.environ.get(_VISIBLE)
     with ExitStack() as locks:
-        held = _hold(_gpus_by_lock(folder) if count else {}, count, locks)
-        os.environ[_VISIBLE] = ",".join(held)
+        names = _hold(_gpus_by_lock(folder) if count else {}, count, locks)
+        os.environ[_VISIBLE] = ",".join(names)
         try:
-            yield held
+            yield names
         finally:
             if before is None:
                 del os.environ[_VISIBLE]
@@ -167,16 +167,16 @@ def _gpus_by_lock(folder: Path) -> dict[Path, str]:
 def _hold(gpus: Mapping[Path, str], count: int, locks: ExitStack) -> list[str]:
     waiting = False
     while True:
-        held: list[str] = []
+        names: list[str] = []
         with ExitStack() as mine:
             for file, name in gpus.items():
-                if len(held) < count and (lock := _lock(file)):
+                if len(names) < count and (lock := _lock(file)):
                     mine.enter_context(lock)
-                    held.append(name)
+                    names.append(name)
             # All or none: two runs that each hold a GPU the other needs would wait forever.
-            if len(held) == count:
+            if len(names) == count:
                 locks.push(mine.pop_all())
-                return held
+                return names
         if not waiting:
             say("waiting for a free GPU" if count == 1 else f"waiting for {count} free GPUs")
             waiting = True

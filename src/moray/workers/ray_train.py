@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from moray.background import in_thread, repeated
+from moray.background import call_repeatedly, in_thread
 from moray.config.layout import Layout
 from moray.console import say
 from moray.errors import UserError
-from moray.workers.cluster import connected, lack
+from moray.workers.cluster import connect_ray, lack
 from moray.workers.entry import Argument, EntryPoint, Result, Worker, run_entry_point
 from moray.workers.launch import Launch, WorkersFailedError, worker_resources
 
@@ -66,23 +66,23 @@ class _Presence:
         )
 
     @contextmanager
-    def reported(self) -> Iterator[None]:
+    def report_presence(self) -> Iterator[None]:
         self._actor.report.remote()
-        with repeated(self._actor.report.remote, _REPORT_SECONDS):
+        with call_repeatedly(self._actor.report.remote, _REPORT_SECONDS):
             yield
 
-    def watched(self, function: Callable[[], Result], launch: Launch, layout: Layout) -> Result:
-        """Call a function that waits for workers in a thread, which is left if there are none.
+    def watch(self, function: Callable[[], Result], launch: Launch, layout: Layout) -> Result:
+        """Call a function that waits for workers in a thread; give up if no worker starts.
 
         Raises:
-            UserError: if there were none for so long.
+            UserError: if there were no workers for `ray.start_timeout`.
             Exception: what the function raised.
         """
         import ray
 
-        limit, called = launch.ray.start_timeout, in_thread(function)
-        told, before = _told(launch, layout), 0.0
-        while wait([called], _POLL_SECONDS).not_done:
+        limit, call = launch.ray.start_timeout, in_thread(function)
+        is_announced, before = _announce_lack(launch, layout), 0.0
+        while wait([call], _POLL_SECONDS).not_done:
             absence = ray.get(self._actor.absence.remote())
             if absence > limit:
                 why = lack(launch, layout) or "the cluster has room for them, but none started"
@@ -92,14 +92,14 @@ class _Presence:
                     "add nodes, lower num_workers, or raise it; the same command continues",
                 )
             if absence < before:
-                told = False
-            if not told and absence > _SECONDS_BEFORE_LINE:
-                told = _told(launch, layout)
+                is_announced = False
+            if not is_announced and absence > _SECONDS_BEFORE_LINE:
+                is_announced = _announce_lack(launch, layout)
             before = absence
-        return called.result()
+        return call.result()
 
 
-def _told(launch: Launch, layout: Layout) -> bool:
+def _announce_lack(launch: Launch, layout: Layout) -> bool:
     """Tell the user what workers wait for, if they do."""
     if lacking := lack(launch, layout):
         say(f"waiting up to {launch.ray.start_timeout:g} s for {lacking}")
@@ -121,7 +121,7 @@ def run(
     """
     for _ in range(launch.ray.max_failures + 1):
         try:
-            with connected(launch) as layout:
+            with connect_ray(launch) as layout:
                 return _run(entry_point, argument, launch, layout)
         except _LostWhileStartingError as error:
             failure = error
@@ -182,7 +182,7 @@ def _run(
     try:
         if presence is None:
             return fit()
-        return presence.watched(fit, launch, layout)
+        return presence.watch(fit, launch, layout)
     except TrainingFailedError as error:
         last_line = str(error).strip().splitlines()[-1]
         if isinstance(error, ControllerError) and isinstance(
@@ -205,5 +205,5 @@ def _work(
     worker = Worker(
         context.get_world_rank(), context.get_world_size(), ray.train.torch.get_device()
     )
-    with presence.reported() if presence else nullcontext():
+    with presence.report_presence() if presence else nullcontext():
         return run_entry_point(entry_point, argument, worker, folder)

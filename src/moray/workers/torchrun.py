@@ -24,7 +24,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from moray.background import die_with_parent, in_thread
 from moray.workers.entry import Argument, EntryPoint, Result, Worker, run_entry_point
-from moray.workers.launch import Launch, WorkersFailedError, check_cores, on_this_machine
+from moray.workers.launch import Launch, WorkersFailedError, check_cores, reserve_workers
 
 
 def run(
@@ -40,7 +40,7 @@ def run(
         WorkersFailedError: if workers were lost or failed more often than the config allows.
     """
     check_cores(launch.ray, launch.path)
-    with on_this_machine(launch) as layout, TemporaryDirectory(prefix="moray-") as folder:
+    with reserve_workers(launch) as layout, TemporaryDirectory(prefix="moray-") as folder:
         task, results = Path(folder, "task.pickle"), Path(folder, "results.pickle")
         device = "gpu" if layout.use_gpu else "cpu"
         work = (entry_point, argument, device, launch.folder, launch.timeout)
@@ -48,8 +48,8 @@ def run(
         task.write_bytes(pickle.dumps(sys.path) + pickle.dumps(work))
         _start(layout.num_workers, [str(task), str(results)], launch.ray.max_failures)
         # Safe to unpickle: written by our own worker, in a folder that only this user can write to.
-        gathered: list[Result] | None = pickle.loads(results.read_bytes())
-        return gathered
+        all_results: list[Result] | None = pickle.loads(results.read_bytes())
+        return all_results
 
 
 def _start(workers: int, arguments: list[str], max_restarts: int) -> None:
@@ -77,7 +77,7 @@ def _start(workers: int, arguments: list[str], max_restarts: int) -> None:
 
 
 def _line(failure: ProcessFailure) -> str:
-    """What ended a worker, in one line: a signal, or its exception; the trace is in the log."""
+    """The end of a worker in one line: a signal, or its exception; the trace is in the log."""
     # Typed as text, but of an exception it is what `record` has written.
     message: Any = failure.message
     if isinstance(message, dict):
@@ -129,10 +129,10 @@ def _main(task: str, results: str) -> None:
         sys.path[:] = pickle.load(file)
         entry_point, argument, device_type, folder, timeout = pickle.load(file)
     with _process_group(device_type, timeout) as worker:
-        gathered = run_entry_point(entry_point, argument, worker, folder)
+        all_results = run_entry_point(entry_point, argument, worker, folder)
         if worker.rank == 0:
-            Path(results).write_bytes(pickle.dumps(gathered))
-        if gathered is None:
+            Path(results).write_bytes(pickle.dumps(all_results))
+        if all_results is None:
             # A thread may be waiting in a collective for a failed worker, which would keep the
             # process group from closing. The agent treats any other status as a failure.
             _leave()

@@ -25,7 +25,7 @@ from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Augmentation, Data
 from moray.corpus.dataset import Document
 from moray.errors import UserError
-from moray.extras.chat.conversation import Chat, _Printed, open_chats, talk
+from moray.extras.chat.conversation import Chat, _Printer, open_chats, talk
 from moray.provenance.lineage import write_sealed
 from moray.provenance.manifest import write_manifest
 from moray.tasks.language.encode import Encoder, make_encoder
@@ -91,7 +91,7 @@ def test_a_model_gets_the_tokens_that_it_was_trained_with(chat: Chat) -> None:
     cfg = {"format": "messages", **result_keys(Data())}
     encoder = make_encoder(Path("results/runs/tuned/model"), cfg)
     document = Document(messages=json.dumps(messages), tools=None)
-    (trained,) = encoder.encoded([document], 0, count_bytes=False)
+    (trained,) = encoder.encode_documents([document], 0, count_bytes=False)
     for number in (0, 2):
         tokens = chat.tokens(TURNS[number])
         assert tokens == trained.tokens[: len(tokens)].tolist()
@@ -300,7 +300,7 @@ def test_what_is_printed_keeps_the_spaces_that_it_begins_with(
     encoder = Encoder(tokenizer, 4096)
     prompt, completion = "def f(x):\n", "    y = x\n    return 'é🐍'\n"
     before = encoder.prompt_tokens(prompt)
-    printed = _Printed(tokenizer)
+    printed = _Printer(tokenizer)
     printed.put(torch.tensor(before))
     for token in encoder.prompt_tokens(prompt + completion)[len(before) :]:
         printed.put(torch.tensor([token]))

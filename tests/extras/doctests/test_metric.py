@@ -11,7 +11,7 @@ import pytest
 from moray.extras.doctests.metric import function_of, is_judgeable, passes
 from moray.extras.doctests.sandbox import run_sandboxed, sandbox_works
 from moray.tasks.language import metric_requirements
-from moray.tasks.language.metrics import judged
+from moray.tasks.language.metrics import score_texts
 
 PROMPT = '''def twice(x):
     """Double a number.
@@ -59,10 +59,10 @@ def test_only_examples_that_the_original_passes_and_an_empty_body_fails_are_judg
     references = [BODY, "    return 3 * x\n", BODY, "    pass\n"]
     assert list(map(is_judgeable, prompts, references)) == [True, False, False, False]
     formats = ["prompt-completion"] * 3 + ["text"]
-    judge = partial(judged, prompts=prompts, references=references, formats=formats)
-    assert judge("doctests", written={"tuned": references}) == {"tuned": {0: True}}
+    judge = partial(score_texts, prompts=prompts, references=references, formats=formats)
+    assert judge("doctests", texts_by_model={"tuned": references}) == {"tuned": {0: True}}
     formats[0] = "text"
-    assert judge("doctests", written={"tuned": references}) == {"tuned": {}}
+    assert judge("doctests", texts_by_model={"tuned": references}) == {"tuned": {}}
 
 
 @in_sandbox
@@ -77,7 +77,7 @@ def test_continuations_are_run() -> None:
     }
     count = len(continuations)
     prompts, references, formats = ([one] * count for one in (PROMPT, BODY, "prompt-completion"))
-    found = judged("doctests", prompts, references, formats, {"tuned": [*continuations]})
+    found = score_texts("doctests", prompts, references, formats, {"tuned": [*continuations]})
     assert found == {"tuned": dict(enumerate(continuations.values()))}
 
 

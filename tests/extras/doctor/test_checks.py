@@ -19,10 +19,10 @@ def test_libraries_are_held_against_the_lock_file(tmp_path: Path) -> None:
     lines = ["", "--index-url https://pypi.org/simple", "numpy", "a==1; sys_platform == 'none'"]
     lines += [f"torch=={version('torch').partition('+')[0]}  # CPU", "ray[train]==0.1 --hash=a"]
     lock.write_text("\n".join(lines))
-    assert checks.libraries(lock).found == f"ray {version('ray')} instead of 0.1"
+    assert checks.libraries(lock).finding == f"ray {version('ray')} instead of 0.1"
     lock.write_text("torch==0.1\nno-such-package==1.0\n")
     check = checks.libraries(lock)
-    assert check.found == (
+    assert check.finding == (
         f"torch {version('torch').partition('+')[0]} instead of 0.1, no no-such-package"
     )
     assert check.remedy == f"pip install -r {lock}"

@@ -7,7 +7,7 @@ import pytest
 from conversations import CHATML, MARKED
 from transformers import PreTrainedTokenizerFast
 
-from moray.extras.gguf.ollama import Around, around, modelfile
+from moray.extras.gguf.ollama import TextAround, modelfile, text_around
 from moray.tasks.language.chat import ChatTemplate
 
 ZEPHYR = """{% for message in messages %}<|{{ message.role }}|>
@@ -44,8 +44,8 @@ def chat(tokenizer: PreTrainedTokenizerFast, template: str) -> ChatTemplate:
     return ChatTemplate(tokenizer, template, ["</s>"])
 
 
-def found_in(template: ChatTemplate) -> Around | None:
-    return around(template.text, template.before_answer)
+def found_in(template: ChatTemplate) -> TextAround | None:
+    return text_around(template.text, template.before_answer)
 
 
 def in_go(template: str, messages: list[dict[str, Any]]) -> str:
@@ -106,6 +106,6 @@ def test_the_token_that_llama_cpp_adds_is_not_there_twice(
     tokenizer: PreTrainedTokenizerFast,
 ) -> None:
     found = found_in(chat(tokenizer, BRACES))
-    assert isinstance(found, Around)
+    assert isinstance(found, TextAround)
     assert found.opening == "<s>"
     assert not template_of(modelfile("weights.gguf", found, "<s>", [])).startswith("<s>")

@@ -20,7 +20,7 @@ from moray.cli import app
 from moray.config.load import load_experiment, merge
 from moray.errors import ConfigError, UserError
 from moray.extras.importing.convert import TOOLS, convert, page
-from moray.extras.importing.table import Draft, apply, flattened
+from moray.extras.importing.table import Draft, apply, flatten
 
 LORA = {"adapter": "lora", "lora_r": 4, "lora_alpha": 8, "lora_target_modules": ["q_proj"]}
 
@@ -360,10 +360,10 @@ def test_no_key_is_dropped(tool: Any) -> None:
     keys = [name.replace("*", "x") for rule in tool.RULES for name in rule.keys]
     for value in (True, False, None, 1, 0.5, "text", ["text"]):
         for key in (*keys, "unknown"):
-            draft = Draft("theirs", flattened({tool.MARK: "owner/model", key: value}, tool.NESTED))
+            draft = Draft("theirs", flatten({tool.MARK: "owner/model", key: value}, tool.NESTED))
             apply(tool.RULES, draft)
             said = draft.read | {*draft.same, *draft.different, *draft.refused, *draft.off}
-            assert draft.given.keys() <= said, key
+            assert draft.config.keys() <= said, key
 
 
 def test_the_page_has_the_tables() -> None:

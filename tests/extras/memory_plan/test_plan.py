@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from moray.cli import app
 from moray.config import extras, plan
-from moray.config.recorded import made_folder
+from moray.config.recorded import existing_model_folder
 from moray.config.schema.train import Adapter, Train
 from moray.extras.memory_plan.advice import Advice, Change
 from moray.extras.memory_plan.demand import Demand, Setup
@@ -68,11 +68,11 @@ def test_a_model_that_was_made_of_other_settings_is_not_planned_with(
     experiment = experiment_with({"models.folder.path": "old", "runs.base.model": "folder"})
     made = Path("results/models/folder")
     SHAPE.save_pretrained(made)
-    assert made_folder(experiment, "folder") is None
+    assert existing_model_folder(experiment, "folder") is None
     write_manifest(made, model=plan.model_config(experiment, "folder"))
-    assert made_folder(experiment, "folder") == made
+    assert existing_model_folder(experiment, "folder") == made
     other = experiment_with({"models.folder.path": "new", "runs.base.model": "folder"})
-    assert made_folder(other, "folder") is None
+    assert existing_model_folder(other, "folder") is None
     LlamaConfig(hidden_size=64, num_attention_heads=2).save_pretrained("new")
     with planned_setup(other, "base") as setup:
         assert setup.folder == Path("new")

@@ -14,12 +14,12 @@ pytestmark = pytest.mark.release
 OPENER = """
 import sys
 from moray.tracking.interface import TrackedRun
-from moray.extras.mlflow.tracker import opened
+from moray.extras.mlflow.tracker import open_run
 
 run = TrackedRun(sys.argv[1], sys.argv[1], {})
 print("ready", flush=True)
 sys.stdin.readline()
-with opened(run):
+with open_run(run):
     pass
 """
 

@@ -52,7 +52,7 @@ def test_what_was_committed_before_the_takeover_counts(place: BucketPlace) -> No
     commit(first, 10)
     second = fenced(place, 2)
     assert second.steps() == [10]
-    assert second.damaged(10) == []
+    assert second.damaged_files(10) == []
 
 
 def test_workers_of_a_driver_that_has_lost_its_lease_cannot_even_begin(place: BucketPlace) -> None:
@@ -73,7 +73,7 @@ def test_a_worker_that_was_replaced_removes_nothing(place: BucketPlace) -> None:
         first.remove_uncommitted()
     second.commit(30, *attempt)
     assert second.steps() == [10, 20, 30]
-    assert [second.damaged(step) for step in (10, 20, 30)] == [[], [], []]
+    assert [second.damaged_files(step) for step in (10, 20, 30)] == [[], [], []]
 
 
 def test_cleaning_leaves_what_a_later_worker_uploads(place: BucketPlace) -> None:
@@ -83,4 +83,4 @@ def test_cleaning_leaves_what_a_later_worker_uploads(place: BucketPlace) -> None
     first._commits.check = lambda: None  # type: ignore[method-assign]
     first.remove_uncommitted()
     second.commit(10, *attempt)
-    assert second.damaged(10) == []
+    assert second.damaged_files(10) == []

@@ -156,7 +156,7 @@ def test_a_fault_on_the_other_node_is_one_line(nodes: Nodes, small: Path, tmp_pa
     script = (
         "from moray.storage.objects import open_objects\n"
         f"objects = open_objects('{url}/.inputs')\n"
-        "for key in objects.listed(''):\n"
+        "for key in objects.list_objects(''):\n"
         "    if key.endswith('.safetensors'):\n"
         "        objects.put(key, b'damaged')\n"
     )

@@ -64,17 +64,17 @@ def test_a_download_is_there_when_it_is_whole(
 def test_keys_are_listed_below_a_prefix(objects: Objects) -> None:
     for key in ("top", "a/one", "a/b/two", "a b/three", "c.d=e/four"):
         objects.put(key, key.encode())
-    assert set(objects.listed("")) == {"top", "a/one", "a/b/two", "a b/three", "c.d=e/four"}
-    listed = objects.listed("a/")
-    assert {key: found.size for key, found in listed.items()} == {"a/one": 5, "a/b/two": 7}
+    assert set(objects.list_objects("")) == {"top", "a/one", "a/b/two", "a b/three", "c.d=e/four"}
+    list_objects = objects.list_objects("a/")
+    assert {key: found.size for key, found in list_objects.items()} == {"a/one": 5, "a/b/two": 7}
     assert sorted(objects.folders()) == ["a", "a b", "c.d=e"]
     head = objects.head("a/one")
     assert head is not None
     # The time in a header has no fractions of a second.
     assert head.size == 5
-    assert head.changed == pytest.approx(listed["a/one"].changed, abs=1)
+    assert head.last_modified == pytest.approx(list_objects["a/one"].last_modified, abs=1)
     objects.delete(["top", "a/one", "never there"])
-    assert set(objects.listed("")) == {"a/b/two", "a b/three", "c.d=e/four"}
+    assert set(objects.list_objects("")) == {"a/b/two", "a b/three", "c.d=e/four"}
 
 
 def test_a_file_of_many_parts_arrives_whole(
@@ -93,7 +93,7 @@ def test_a_file_of_many_parts_arrives_whole(
 
 def test_a_store_that_can_be_written_to_is_left_as_it_was(bucket: str) -> None:
     check_objects(f"{bucket}/checked", "runs.tuned.ray.storage_path")
-    assert open_objects(f"{bucket}/checked").listed("") == {}
+    assert open_objects(f"{bucket}/checked").list_objects("") == {}
 
 
 def test_a_store_that_ignores_conditions_is_refused(

@@ -71,7 +71,7 @@ def losses(output: Path) -> dict[int, float]:
 
 
 def num_committed(url: str) -> int:
-    keys = open_objects(url).listed("name/")
+    keys = open_objects(url).list_objects("name/")
     return len([key for key in keys if "/commits/" in key])
 
 
@@ -116,7 +116,7 @@ def test_a_request_below_the_url_stops_the_run_and_the_same_command_goes_on(
     url, output = f"{bucket}/stopped", tmp_path / "output"
     with started(small, output, url) as process:
         # Before the first step: a later one may be seen only after the last.
-        until(lambda: open_objects(url).listed("name/") or process.poll() is not None)
+        until(lambda: open_objects(url).list_objects("name/") or process.poll() is not None)
         open_objects(f"{url}/name").put("stop", b"")
         reported = process.communicate()[1]
     assert process.returncode == 1
@@ -147,15 +147,15 @@ def test_a_second_driver_is_refused_in_one_line(small: Path, bucket: str, tmp_pa
 def test_a_changed_run_says_where_its_checkpoints_are_and_continues_from_one(
     small: Path, bucket: str, tmp_path: Path
 ) -> None:
-    url, changed = f"{bucket}/changed", {"learning_rate": 5e-3}
+    url, last_modified = f"{bucket}/changed", {"learning_rate": 5e-3}
     finished(small, tmp_path / "before", url, max_steps=10)
-    reported = finished(small, tmp_path / "over", url, max_steps=5, **changed)
+    reported = finished(small, tmp_path / "over", url, max_steps=5, **last_modified)
     key = "runs.name.train.resume_from_checkpoint: "
     (line,) = (line for line in reported.splitlines() if key in line)
     given = line.partition(key)[2]
     assert given.startswith(f"{url}/name/")
     assert given.endswith("/checkpoints/step-00000010")
-    keys = {**changed, "resume_from_checkpoint": given}
+    keys = {**last_modified, "resume_from_checkpoint": given}
     finished(small, tmp_path / "after", url, max_steps=15, **keys)
     record = json.loads((tmp_path / "after/train.json").read_text())
     assert record["resumed_from"] == 10

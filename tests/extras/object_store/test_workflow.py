@@ -25,7 +25,7 @@ def test_a_workflow_with_its_state_in_an_object_store_ends_with_a_model(
         assert done.returncode == 0, done.stderr
         assert (project.folder / "results/runs/only/model/model.safetensors").is_file()
         assert not (project.folder / "results/state").exists()
-        assert open_objects(f"{bucket}/state/only").listed("")
+        assert open_objects(f"{bucket}/state/only").list_objects("")
         # What it stores is of no account to Snakemake.
         assert project.planned("finetune") == set()
 

@@ -19,10 +19,10 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_config_samples_and_digests_are_shown_as_they_are() -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from moray.extras.tensorboard.tracker import opened
+    from moray.extras.tensorboard.tracker import open_run
 
     samples = [{"prompt": "<script>\n", "tuned": "a | b"}, {"prompt": "def f():", "tuned": "x"}]
-    with opened(RUN) as tracker:
+    with open_run(RUN) as tracker:
         tracker.add_results(Results(8, {"test/tuned/loss": 2.0}, samples, {"eval.json": "ab"}))
     viewer = EventAccumulator(f"results/tensorboard/{RUN.name}-{RUN.id}", {"tensors": 0})
     viewer.Reload()

@@ -22,12 +22,12 @@ DRIVER = """
 import sys
 from pathlib import Path
 from typing import Any
-from moray.tracking.following import tracked
+from moray.tracking.following import follow_run
 from moray.tracking.interface import TrackedRun
 
 run = TrackedRun("tuned", "0123456789ab", {"train": {"learning_rate": 1e-3}})
 work = Path.cwd()
-with tracked([sys.argv[1]], run, work, work / "history.jsonl") as ending:
+with follow_run([sys.argv[1]], run, work, work / "history.jsonl") as ending:
     ending.finished = sys.stdin.readline() == "finished\\n"
 """
 

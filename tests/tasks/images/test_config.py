@@ -9,7 +9,7 @@ from pictures import image_folder
 from small_config import check_faults, experiment_with, faults
 
 from moray.config import plan
-from moray.config.inputs import not_there
+from moray.config.inputs import missing_file_error
 from moray.config.references import check_references
 from moray.config.schema.experiment import Experiment
 from moray.errors import UserError
@@ -95,7 +95,7 @@ def test_idx_files_are_inputs(tmp_path: Path) -> None:
     experiment = experiment_with({"datasets.mnist": section})
     both = list(files.values())
     assert plan.dataset_files(experiment, "mnist") == {"train": both, "test": both}
-    assert str(not_there(experiment, "mnist", files["labels"])).startswith(
+    assert str(missing_file_error(experiment, "mnist", files["labels"])).startswith(
         f"datasets.mnist.train.labels: there is no file {files['labels']}, and no rule makes it"
     )
 

@@ -18,7 +18,7 @@ from moray.stages.base_model import base_model
 from moray.stages.download import download
 from moray.tasks.images import base_model as base_model_images
 from moray.tasks.images import output_layers
-from moray.tasks.images.proofs import predictions_compared
+from moray.tasks.images.proofs import compare_predictions
 
 SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
 READ_BACK = "weights that are read back as they were"
@@ -134,9 +134,7 @@ def test_other_classes_than_those_that_are_likely_differ(make: Make) -> None:
 
     def holds(classes: str, probabilities: np.ndarray[Any, Any]) -> bool:
         models = {"x": folder}
-        (found,) = predictions_compared(
-            models, rows, {"x": classes}, {"x": probabilities}, 0, False
-        )
+        (found,) = compare_predictions(models, rows, {"x": classes}, {"x": probabilities}, 0, False)
         assert found.rows == 4
         return found.holds
 

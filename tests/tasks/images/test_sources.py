@@ -19,10 +19,10 @@ from pictures import colours, image_folder, write_idx
 from moray.config.schema.datasets import Dataset, Digits, HubDataset, Idx, ImageFolder, LocalFiles
 from moray.corpus import hub as access
 from moray.corpus.dataset import Document
-from moray.corpus.sources import opened
-from moray.corpus.split import Given
+from moray.corpus.sources import open_source
+from moray.corpus.split import Splits
 from moray.errors import UserError
-from moray.tasks.images.image_files import as_png, decoded
+from moray.tasks.images.image_files import as_png, decode_image
 from moray.tasks.images.sources import ImageSurvey, hub
 from moray.tasks.images.sources.files import label_names
 
@@ -32,12 +32,12 @@ LABELS = np.array([3, 0, 1, 1, 0, 2], np.uint8)
 
 def open_images(
     section: Dataset, files: dict[str, list[str]]
-) -> tuple[Given, dict[str, Any], list[str]]:
+) -> tuple[Splits, dict[str, Any], list[str]]:
     """The documents of a source, what describes it, and its labels."""
     # Nothing is downloaded to the folder.
-    with opened(section, files, Path(tempfile.gettempdir())) as source:
+    with open_source(section, files, Path(tempfile.gettempdir())) as source:
         assert source.survey
-        return source.given, source.origin, source.survey.facts()["label_names"]
+        return source.splits, source.origin, source.survey.facts()["label_names"]
 
 
 def all_of(make: Callable[[], Iterator[Document]]) -> list[Document]:
@@ -54,7 +54,7 @@ def test_digits_are_those_of_the_library() -> None:
     assert names == [str(digit) for digit in range(10)]
     assert set(Counter(document["label"] for document in documents)) == set(range(10))
     assert origin["revision"].startswith("scikit-learn ")
-    pixels = np.asarray(decoded(documents[0]["image"], "x"))
+    pixels = np.asarray(decode_image(documents[0]["image"], "x"))
     assert pixels.shape == (8, 8)
     assert (pixels.min(), pixels.max()) == (0, round(15 * 255 / 16))
 
@@ -76,7 +76,7 @@ def test_idx_files_compressed_or_not(idx: dict[str, Any]) -> None:
     assert names == ["0", "1", "2", "3"]
     assert len(origin["files"]) == 2
     for document, pixels in zip(documents, PIXELS, strict=True):
-        assert np.array_equal(np.asarray(decoded(document["image"], "x")), pixels)
+        assert np.array_equal(np.asarray(decode_image(document["image"], "x")), pixels)
 
 
 def test_idx_files_of_a_test_split(idx: dict[str, Any], tmp_path: Path) -> None:

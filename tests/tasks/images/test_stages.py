@@ -380,7 +380,7 @@ def test_images_of_a_group_are_resampled_together(tmp_path: Path) -> None:
     labels = StoredRows(tmp_path / "pixels", "test").rows["label"]
     cfg = result_keys(Evaluate(bootstrap_samples=2000))
     store = (tmp_path / "pixels",)
-    compared = evaluation({}, store, cfg).compared(
+    compared = evaluation({}, store, cfg).scores(
         [{"base": dict(enumerate(answers)), "tuned": dict(enumerate(answers))}]
     )
     assert compared["resampled"] == "groups"

@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 from pictures import colours
 from transformers import ViTImageProcessorPil
 
-from moray.rows.store import Drawn, Rows
+from moray.rows.store import RowPositions, Rows
 from moray.tasks.images.decode import make_rows, row_type
 from moray.tasks.images.image_processor import normalization, pixels_of
-from moray.tasks.images.task import IGNORED, Augmentation, Normalization, augmented, make_batch
+from moray.tasks.images.task import IGNORED, Augmentation, Normalization, augment, make_batch
 
 PLAIN = Normalization.of({"scale": [1.0] * 3, "offset": [0.0] * 3})
 
@@ -48,9 +48,10 @@ def test_a_batch_of_padding_alone_has_an_image_without_a_loss() -> None:
 def test_only_rows_of_training_are_augmented_each_by_its_own_position() -> None:
     shifts = Augmentation(shift=2)
     padded = np.concatenate([np.zeros(1, row_type((3, 4, 5))), rows(2)])
-    batch = make_batch(padded, PLAIN, shifts, Drawn(0, np.array([99, 5, 6])))
+    batch = make_batch(padded, PLAIN, shifts, RowPositions(0, np.array([99, 5, 6])))
     alone = [
-        make_batch(rows(2)[n : n + 1], PLAIN, shifts, Drawn(0, np.array([5 + n]))) for n in (0, 1)
+        make_batch(rows(2)[n : n + 1], PLAIN, shifts, RowPositions(0, np.array([5 + n])))
+        for n in (0, 1)
     ]
     assert torch.equal(batch.pixels, torch.cat([one.pixels for one in alone]))
     held_out = make_batch(rows(2), PLAIN, shifts, None)
@@ -64,32 +65,32 @@ def images(count: int, height: int = 6, width: int = 5) -> NDArray[np.uint8]:
     return np.repeat(one[None], count, axis=0)
 
 
-def at(*positions: int, seed: int = 0) -> Drawn:
-    return Drawn(seed, np.array(positions))
+def at(*positions: int, seed: int = 0) -> RowPositions:
+    return RowPositions(seed, np.array(positions))
 
 
 BOTH = Augmentation(shift=2, flip=True)
 
 
 def test_a_change_is_a_function_of_seed_and_position() -> None:
-    whole = augmented(images(40), BOTH, at(*range(40)))
-    alone = [augmented(images(1), BOTH, at(position))[0] for position in range(40)]
+    whole = augment(images(40), BOTH, at(*range(40)))
+    alone = [augment(images(1), BOTH, at(position))[0] for position in range(40)]
     assert np.array_equal(whole, np.stack(alone))
     assert len({image.tobytes() for image in whole}) > 15
-    others = augmented(images(40), BOTH, at(*range(40), seed=1))
+    others = augment(images(40), BOTH, at(*range(40), seed=1))
     assert not np.array_equal(whole, others)
-    later = augmented(images(40), BOTH, at(*range(10**9, 10**9 + 40)))
+    later = augment(images(40), BOTH, at(*range(10**9, 10**9 + 40)))
     assert not np.array_equal(whole, later)
 
 
 def test_without_keys_nothing_changes() -> None:
     before = images(4)
-    assert np.array_equal(augmented(before, Augmentation(), at(0, 1, 2, 3)), images(4))
+    assert np.array_equal(augment(before, Augmentation(), at(0, 1, 2, 3)), images(4))
 
 
 def test_half_of_the_images_are_mirrored() -> None:
     before = images(200)
-    after = augmented(before, Augmentation(flip=True), at(*range(200)))
+    after = augment(before, Augmentation(flip=True), at(*range(200)))
     mirrored = [np.array_equal(image, before[0][:, :, ::-1]) for image in after]
     kept = [np.array_equal(image, before[0]) for image in after]
     assert sum(mirrored) + sum(kept) == 200
@@ -99,7 +100,7 @@ def test_half_of_the_images_are_mirrored() -> None:
 @pytest.mark.parametrize("shift", [1, 2, 10])
 def test_images_move_by_up_to_so_many_pixels_and_black_comes_in(shift: int) -> None:
     before = images(300)
-    after = augmented(before, Augmentation(shift=shift), at(*range(300)))
+    after = augment(before, Augmentation(shift=shift), at(*range(300)))
     padded = np.pad(before[0], ((0, 0), (shift, shift), (shift, shift)))
     height, width = before.shape[2:]
     moves = {
@@ -116,7 +117,7 @@ def test_images_move_by_up_to_so_many_pixels_and_black_comes_in(shift: int) -> N
 
 def test_a_part_of_an_image_is_resized_to_the_whole() -> None:
     before = images(300, height=8, width=8)
-    after = augmented(before, Augmentation(crop=0.5), at(*range(300)))
+    after = augment(before, Augmentation(crop=0.5), at(*range(300)))
     assert after.shape == before.shape
     found = set()
     for image in after:
@@ -134,8 +135,8 @@ def test_a_part_of_an_image_is_resized_to_the_whole() -> None:
 
 
 def test_one_key_does_not_change_what_another_draws() -> None:
-    moved = augmented(images(20), Augmentation(shift=1), at(*range(20)))
-    both = augmented(images(20), Augmentation(shift=1, flip=True), at(*range(20)))
+    moved = augment(images(20), Augmentation(shift=1), at(*range(20)))
+    both = augment(images(20), Augmentation(shift=1, flip=True), at(*range(20)))
     for one, other in zip(moved, both, strict=True):
         # A mirrored image moves by as much.
         assert (one == 0).any(axis=(0, 1)).sum() == (other == 0).any(axis=(0, 1)).sum()

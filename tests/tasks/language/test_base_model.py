@@ -191,7 +191,7 @@ def test_transformers_reads_the_stop_token_of_the_config_whatever_older_files_sa
     stops = AutoModelForCausalLM.from_pretrained(folder).generation_config.eos_token_id
     assert count + 1 in (stops if isinstance(stops, list) else [stops])
     ours = load_tokenizer(folder)
-    [document] = Encoder(ours, 64).encoded([Document(text="a")], 0, False)
+    [document] = Encoder(ours, 64).encode_documents([Document(text="a")], 0, False)
     assert document.tokens[-1] == count + 1
     assert count + 1 in stop_token_ids(ours, folder)
 

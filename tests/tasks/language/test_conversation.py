@@ -153,7 +153,7 @@ def test_a_key_that_is_not_used_is_named_once_with_the_first_row_that_has_it() -
         remarks.place = f"chats.jsonl, line {line}"
         talk = [said("user", "a", mood="b"), said("assistant", "a", mood="c", audio=None)]
         spoken(talk, remarks=remarks)
-    assert remarks.told("d") == [
+    assert remarks.lines("d") == [
         "dataset d: messages have the key 'mood', which is not used (first in chats.jsonl, line 1, "
         "message 1: 'b'); only weight, loss, loss_weight, train, trainable or training of 0 or "
         "false leave a message untrained"
@@ -164,9 +164,9 @@ def test_a_system_prompt_of_the_row_that_the_messages_replace_is_told() -> None:
     own, remarks = [said("system", "own"), *TALK_ALONE], Remarks()
     for same in ("", None, "own"):
         assert spoken(own, system=same, remarks=remarks) == own
-    assert remarks.told("d") == []
+    assert remarks.lines("d") == []
     assert spoken(own, system="row", remarks=remarks) == own
-    (line,) = remarks.told("d")
+    (line,) = remarks.lines("d")
     assert line.startswith("warning: dataset d: some rows have one system prompt in their messages")
 
 

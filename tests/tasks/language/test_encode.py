@@ -219,7 +219,7 @@ def test_what_is_tokenised_decodes_to_the_document(
     )
     for kind_of_row in ("text", "prompt"):
         some = [row for row in rows if kind_of_row in row]
-        for row, encoded in zip(some, encoder.encoded(some, 0, False), strict=True):
+        for row, encoded in zip(some, encoder.encode_documents(some, 0, False), strict=True):
             tokens = [token for token in encoded.tokens.tolist() if token not in known.values()]
             text = row.get("prompt", "") + row.get("text", row.get("completion", ""))
             expected = decoded(wrapped(text, add_special_tokens=False)["input_ids"])
@@ -237,7 +237,7 @@ def test_a_special_token_of_the_prompt_is_not_trained_if_it_takes_the_space_behi
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=STOP)
     tokenizer.add_tokens([AddedToken("<|assistant|>", special=True, rstrip=True)])
     rows = [Document(prompt="<|assistant|>", completion=text) for text in ("ab", "  ab")]
-    for encoded in Encoder(tokenizer, 64).encoded(rows, 0, count_bytes=False):
+    for encoded in Encoder(tokenizer, 64).encode_documents(rows, 0, count_bytes=False):
         trained = encoded.tokens[encoded.mask]
         assert tokenizer.decode(trained, skip_special_tokens=False) == f"ab{STOP}"
 
@@ -435,7 +435,7 @@ def test_a_token_of_both_prompt_and_completion_is_counted(
         unk_token="<unk>",
     )
     encoder = Encoder(tokenizer, 4096)
-    (row,) = encoder.encoded([Document(prompt=prompt, completion=completion)], 0, False)
+    (row,) = encoder.encode_documents([Document(prompt=prompt, completion=completion)], 0, False)
     alone = encoder.prompt_tokens(prompt)
     assert (row.tokens[: len(alone)].tolist() != alone) == bool(spanning)
     assert row.alterations["spanning", ""] == spanning
@@ -459,7 +459,7 @@ def test_a_text_that_has_its_bos_and_stop_token_gets_no_second_one(
             document = Document(text=f"{begin}Say é.{end}")
         else:
             document = Document(prompt=f"{begin}Say", completion=f" é.{end}")
-        (encoded,) = encoder.encoded([document], 0, count_bytes=True)
+        (encoded,) = encoder.encode_documents([document], 0, count_bytes=True)
         prompt = document.get("prompt", f"{begin}Say")
         assert encoder.prompt_tokens(prompt) == tokenizer(f"{bos}Say")["input_ids"]
         assert encoded.bytes is not None

@@ -9,7 +9,7 @@ from architectures import HYBRID, PACKED, UNPACKED, Config, build
 from transformers import PreTrainedModel
 
 from moray.errors import UserError
-from moray.tasks.language.isolation import check_isolation, computed_in_fp32, isolates_documents
+from moray.tasks.language.isolation import check_isolation, compute_in_fp32, isolates_documents
 
 
 def small_weights(model: PreTrainedModel) -> PreTrainedModel:
@@ -57,7 +57,7 @@ def test_what_leaks_through_small_weights_is_found(architecture: str) -> None:
     in_bf16 = small_weights(build(HYBRID[architecture]()))
     for weights in in_bf16.parameters():
         weights.data = weights.data.bfloat16()
-    with computed_in_fp32(in_bf16):
+    with compute_in_fp32(in_bf16):
         assert not isolates_documents(in_bf16)
 
 
@@ -71,7 +71,7 @@ def test_a_model_in_bf16_is_computed_in_fp32_and_stays_as_it_was(architecture: s
     tokens = torch.arange(20).unsqueeze(0)
     whole = copy.deepcopy(model).float()(input_ids=tokens).logits
     before = {name: (value.clone(), value.dtype) for name, value in model.named_parameters()}
-    with computed_in_fp32(model):
+    with compute_in_fp32(model):
         assert torch.equal(model(input_ids=tokens).logits, whole)
     for name, value in model.named_parameters():
         assert value.dtype == before[name][1], name

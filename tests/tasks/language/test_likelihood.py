@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
 from moray.corpus.dataset import Document, read_documents
-from moray.evaluate.bootstrap import summed
+from moray.evaluate.bootstrap import sums_of_units
 from moray.evaluate.worker import batches_of
 from moray.model.attention import varlen_if_possible
 from moray.tasks.language.likelihood import Scores, Selection, score, select_documents, total
@@ -82,7 +82,7 @@ def test_scores_are_those_of_each_document_alone(
     assert np.unique(scores.document).tolist() == list(range(len(rows)))
     expected = [one_by_one(model, tokenizer, row, split.block_size) for row in rows]
     assert sum(correct for _, _, _, correct in expected) > 0
-    got = summed(scores.sums(), scores.document)
+    got = sums_of_units(scores.sums(), scores.document)
     check_equal([tuple(sums) for sums in got.tolist()], expected)
 
 
@@ -114,7 +114,7 @@ def test_of_rows_with_a_document_each_hardly_any_padding_is_computed(
     assert len(set(expected_shapes)) > 1
     assert shapes == expected_shapes
     expected = [one_by_one(model, tokenizer, row, split.block_size) for row in rows]
-    got = summed(scores.sums(), scores.document)
+    got = sums_of_units(scores.sums(), scores.document)
     check_equal([tuple(sums) for sums in got.tolist()], expected)
 
 

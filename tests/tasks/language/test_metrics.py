@@ -14,7 +14,7 @@ import pytest
 from moray.config import extras
 from moray.config.schema.sections import Generate
 from moray.tasks.language import metric_requirements, metrics
-from moray.tasks.language.metrics import METRICS, Continuations, judged
+from moray.tasks.language.metrics import METRICS, Continuations, score_texts
 
 PROMPTS = ["def f():\n", "x = ", "y"]
 REFERENCES = ["    return 1\n", "12", "abcdef"]
@@ -25,7 +25,7 @@ parses = METRICS["python_syntax"].score
 
 def judge(name: str, formats: str = "prompt-completion") -> dict[int, Any]:
     written = {"tuned": CONTINUATIONS}
-    return judged(name, PROMPTS, REFERENCES, [formats] * len(PROMPTS), written)["tuned"]
+    return score_texts(name, PROMPTS, REFERENCES, [formats] * len(PROMPTS), written)["tuned"]
 
 
 def chrf(text: str, reference: str) -> float:
@@ -65,13 +65,13 @@ def test_texts_that_look_the_same_are_equal(name: str) -> None:
     """Tokenizers such as Qwen's write é as one character where the document has two."""
     written = {"tuned": ["caf\u00e9 de Paris"]}
     references = ["cafe\u0301 de Paris"]
-    assert judged(name, ["?"], references, ["text"], written)["tuned"][0] in (True, 100.0)
+    assert score_texts(name, ["?"], references, ["text"], written)["tuned"][0] in (True, 100.0)
 
 
 def test_a_prompt_keeps_its_number_where_others_are_not_judged() -> None:
     formats = ["prompt-completion", "text", "prompt-completion"]
     written = {"base": REFERENCES, "tuned": CONTINUATIONS}
-    assert judged("python_syntax", PROMPTS, REFERENCES, formats, written) == {
+    assert score_texts("python_syntax", PROMPTS, REFERENCES, formats, written) == {
         "base": {0: True, 2: True},
         "tuned": {0: True, 2: True},
     }

@@ -316,7 +316,7 @@ def test_the_answers_and_their_stop_tokens_are_trained_or_the_rest_is_named(
             chat.render(document_of(row))
         assert caught.value.problem.startswith(expected)
         return
-    (encoded,) = encoder.encoded([document_of(row)], 0, count_bytes=False)
+    (encoded,) = encoder.encode_documents([document_of(row)], 0, count_bytes=False)
 
     whole = by_itself(tokenizer, name, row)
     assert encoded.tokens.tolist() == tokenizer(whole, add_special_tokens=False)["input_ids"]

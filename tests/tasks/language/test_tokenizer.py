@@ -15,7 +15,7 @@ from moray.errors import UserError
 from moray.tasks.language.encode import Encoder
 from moray.tasks.language.tokenizer import (
     begin_with_bos,
-    decoded_after,
+    decode_after,
     load_tokenizer,
     opening,
     stop_token_ids,
@@ -166,4 +166,4 @@ def test_a_continuation_keeps_the_spaces_that_it_begins_with(
     both = encoder.prompt_tokens(prompt + completion)
     assert both[: len(before)] == before
     new = both[len(before) :]
-    assert decoded_after(tokenizer, before, new) == completion
+    assert decode_after(tokenizer, before, new) == completion

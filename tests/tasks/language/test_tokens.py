@@ -23,7 +23,7 @@ from moray.tasks.language.chat import ChatTemplate
 from moray.tasks.language.encode import Encoder, RefusedRowError, make_encoder
 from moray.tasks.language.pieces import Piece
 from moray.tasks.language.rows import (
-    Packed,
+    PackedRows,
     Segment,
     StoredSplit,
     encode_window,
@@ -169,7 +169,7 @@ def test_a_window_is_read_or_made_again_with_the_same_rows(
 BLOCK_SIZE = 16
 
 
-def draw_windows(counts: list[int], vocabulary: int = 300) -> list[Packed]:
+def draw_windows(counts: list[int], vocabulary: int = 300) -> list[PackedRows]:
     """Windows of so many pieces each, of documents that are counted through."""
     random, dtype = np.random.default_rng(0), np.dtype("<u4" if vocabulary > 2**16 else "<u2")
     windows, document = [], 0
@@ -183,11 +183,11 @@ def draw_windows(counts: list[int], vocabulary: int = 300) -> list[Packed]:
             pieces.append(Piece(tokens, mask, document, int(random.integers(500))))
             document += 1
         packed = pack_rows(pieces, BLOCK_SIZE, dtype)
-        windows.append(Packed(packed.rows, packed.segments, dropped=count % 3))
+        windows.append(PackedRows(packed.rows, packed.segments, dropped=count % 3))
     return windows
 
 
-def write_store(folder: Path, windows: list[Packed], keep_rows: bool = True) -> dict[str, Any]:
+def write_store(folder: Path, windows: list[PackedRows], keep_rows: bool = True) -> dict[str, Any]:
     with SplitWriter(folder, "train", BLOCK_SIZE, keep_rows) as writer:
         for window in windows:
             writer.add_window(window)

@@ -17,7 +17,7 @@ from moray.corpus.dataset import Document
 from moray.rows.store import Rows
 from moray.tasks.language.encode import Encoder, make_encoder
 from moray.tasks.language.pieces import Piece
-from moray.tasks.language.rows import FIRST, TRAINED, Packed, Segment
+from moray.tasks.language.rows import FIRST, TRAINED, PackedRows, Segment
 from moray.tasks.preference.rows import REJECTED, as_sequences, num_pairs, with_reference
 from moray.tasks.preference.task import make_pair_batch
 from moray.tasks.preference.tokens import Pair, encode_pairs, pack_pairs
@@ -128,12 +128,12 @@ def pairs() -> list[Pair]:
 
 
 @pytest.fixture
-def packed(pairs: list[Pair], packing: bool) -> Packed:
+def packed(pairs: list[Pair], packing: bool) -> PackedRows:
     return pack_pairs(pairs, BLOCK, TYPE, packing)
 
 
 def test_a_rejected_piece_follows_its_chosen_one(
-    packed: Packed, pairs: list[Pair], packing: bool
+    packed: PackedRows, pairs: list[Pair], packing: bool
 ) -> None:
     tokens, flags = packed.rows["tokens"].ravel(), packed.rows["flags"].ravel()
     assert len(packed.rows) == (4 if packing else len(pairs))
@@ -162,7 +162,7 @@ def test_no_pairs_make_no_rows(packing: bool) -> None:
     assert (packed.rows.shape, packed.segments.shape) == ((0,), (0, len(Segment)))
 
 
-def rows_with_reference(packed: Packed) -> Rows:
+def rows_with_reference(packed: PackedRows) -> Rows:
     """With minus the document's number for the chosen answer, and half less for the rejected."""
     most = int(num_pairs(packed.rows).max())
     rows = np.zeros(len(packed.rows), with_reference(packed.rows.dtype, most))
@@ -177,7 +177,7 @@ def rows_with_reference(packed: Packed) -> Rows:
 
 
 def test_a_batch_knows_each_token_s_piece_and_each_pair_s_reference(
-    packed: Packed, packing: bool
+    packed: PackedRows, packing: bool
 ) -> None:
     rows = np.concatenate(
         [rows_with_reference(packed), np.zeros(2, rows_with_reference(packed).dtype)]
@@ -196,7 +196,7 @@ def test_a_batch_knows_each_token_s_piece_and_each_pair_s_reference(
     assert all(getattr(moved, field.name).device.type == "meta" for field in fields(batch))
 
 
-def test_padding_has_no_pairs(packed: Packed, packing: bool) -> None:
+def test_padding_has_no_pairs(packed: PackedRows, packing: bool) -> None:
     rows = np.zeros(3, rows_with_reference(packed).dtype)
     assert num_pairs(rows).tolist() == [0, 0, 0]
     batch = make_pair_batch(rows, packing)
@@ -204,7 +204,9 @@ def test_padding_has_no_pairs(packed: Packed, packing: bool) -> None:
     assert batch.pieces.shape == batch.targets.shape == (0,)
 
 
-def test_as_sequences_no_piece_sees_another_and_offsets_stay(packed: Packed, packing: bool) -> None:
+def test_as_sequences_no_piece_sees_another_and_offsets_stay(
+    packed: PackedRows, packing: bool
+) -> None:
     rows: Any = as_sequences(packed.rows, packing)
     np.testing.assert_array_equal(rows["tokens"].ravel(), packed.rows["tokens"].ravel())
     np.testing.assert_array_equal(rows["flags"].ravel(), packed.rows["flags"].ravel())

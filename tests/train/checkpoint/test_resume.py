@@ -37,7 +37,7 @@ def test_the_newest_is_the_one_of_the_highest_step(place: Place) -> None:
 
 def test_one_that_is_not_there_is_damaged(place: Place) -> None:
     place.write(10)
-    assert place.opened().damaged(20) == ["manifest.json"]
+    assert place.opened().damaged_files(20) == ["manifest.json"]
 
 
 def test_one_that_was_not_committed_does_not_count(place: Place) -> None:
@@ -71,7 +71,7 @@ def test_a_damaged_one_of_the_same_step_is_replaced_whole(place: Place) -> None:
     place.write(10)
     place.change(10, "model.safetensors", flip)
     place.write(10, b"again")
-    assert place.opened().damaged(10) == []
+    assert place.opened().damaged_files(10) == []
     fetched = place.opened().fetch(10)
     assert (fetched / "model.safetensors").read_bytes() == b"again"
 

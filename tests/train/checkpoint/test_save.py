@@ -56,7 +56,7 @@ def saved(storage: Storage, state: State) -> Path:
 def test_what_was_saved_is_read_back_bit_by_bit(storage: Storage) -> None:
     state = state_of(1)
     folder = saved(storage, state)
-    assert storage.damaged(10) == []
+    assert storage.damaged_files(10) == []
     assert read_manifest(folder)["step"] == 10
     found = empty(state)
     read_state(folder, found)
@@ -104,7 +104,7 @@ def test_saving_does_not_wait_for_the_disk_and_finishing_does(
     held()
     saver.finish()
     assert storage.steps() == [1]
-    assert storage.damaged(1) == []
+    assert storage.damaged_files(1) == []
 
 
 def test_one_is_there_for_good_before_the_next_is_begun(storage: Storage) -> None:
@@ -116,7 +116,7 @@ def test_one_is_there_for_good_before_the_next_is_begun(storage: Storage) -> Non
     saver.finish()
     saver.finish()
     assert storage.steps() == [1, 2, 3]
-    assert [storage.damaged(step) for step in (1, 2, 3)] == [[], [], []]
+    assert [storage.damaged_files(step) for step in (1, 2, 3)] == [[], [], []]
 
 
 @pytest.mark.parametrize(("best", "kept"), [(None, [40, 50]), (20, [20, 40, 50])])

@@ -22,7 +22,7 @@ from moray.provenance.manifest import MANIFEST, read_json, sha256_file
 from moray.results import find_runs
 from moray.tasks.language.encode import Encoder, make_encoder
 from moray.tasks.language.generation import Sampling, stream
-from moray.tasks.language.tokenizer import decoded_after, load_tokenizer
+from moray.tasks.language.tokenizer import decode_after, load_tokenizer
 
 _RUNS = Path("results/runs")
 # Tokens of the prompt that those of the answer are decoded behind.
@@ -47,26 +47,26 @@ class Chat:
     messages: list[dict[str, Any]] = field(default_factory=list)
     _answers: int = 0
 
-    def tokens(self, said: str) -> list[int]:
-        """What the model gets when the user says something next.
+    def tokens(self, message: str) -> list[int]:
+        """The tokens of the conversation with the user's next message.
 
         The oldest messages are left out if there is no room for all and an answer.
 
         Raises:
-            UserError: if there isn't even room for what was said, or the chat template refuses it;
+            UserError: if there isn't even room for the message, or the chat template refuses it;
                 the conversation is then as it was.
         """
         room = self.length - self.sampling.max_new_tokens
         messages: list[dict[str, Any]] = []
         if not is_chat(self.encoder.tokenizer):
-            tokens = self.encoder.prompt_tokens(said)
+            tokens = self.encoder.prompt_tokens(message)
         else:
-            messages = [*self.messages, {"role": "user", "content": said}]
-            tokens = self._rendered(messages)
+            messages = [*self.messages, {"role": "user", "content": message}]
+            tokens = self._render(messages)
             while len(tokens) > room and len(messages) > 1:
                 # A question with its answer, so that roles go on alternating.
                 del messages[:2]
-                tokens = self._rendered(messages)
+                tokens = self._render(messages)
         if len(tokens) > room:
             raise UserError(
                 "your message",
@@ -77,19 +77,19 @@ class Chat:
         self.messages = messages
         return tokens
 
-    def answer(self, said: str) -> None:
+    def answer(self, message: str) -> None:
         """Print the model's answer as it is written; Ctrl-C ends it early."""
-        tokens = self.tokens(said)
-        printed = _Printed(self.encoder.tokenizer)
+        tokens = self.tokens(message)
+        printer = _Printer(self.encoder.tokenizer)
         try:
-            stream(self.model, tokens, self.sampling, self._answers, printed)
+            stream(self.model, tokens, self.sampling, self._answers, printer)
         except KeyboardInterrupt:
-            printed.end()
+            printer.end()
         self._answers += 1
         if self.messages:
-            self.messages.append({"role": "assistant", "content": printed.text})
+            self.messages.append({"role": "assistant", "content": printer.text})
 
-    def _rendered(self, messages: list[dict[str, Any]]) -> list[int]:
+    def _render(self, messages: list[dict[str, Any]]) -> list[int]:
         try:
             return self.encoder.tokens_of(self.encoder.template().before_answer(messages))
         except RowError as error:
@@ -98,7 +98,7 @@ class Chat:
             ) from error
 
 
-class _Printed(BaseStreamer):
+class _Printer(BaseStreamer):
     """Prints tokens as soon as they are whole characters, and keeps their text.
 
     Decoded behind the end of the prompt: alone, a line's first token may lose a space.
@@ -117,16 +117,16 @@ class _Printed(BaseStreamer):
             self._before = tokens[-_CONTEXT:]
             return
         self._tokens += tokens
-        if not (text := self._decoded()).endswith("\N{REPLACEMENT CHARACTER}"):
+        if not (text := self._decode()).endswith("\N{REPLACEMENT CHARACTER}"):
             self._print(text)
 
     def end(self) -> None:
         """Print what is left, and end the line."""
-        self._print(self._decoded())
+        self._print(self._decode())
         print(flush=True)
 
-    def _decoded(self) -> str:
-        return decoded_after(
+    def _decode(self) -> str:
+        return decode_after(
             self._tokenizer, self._before or [], self._tokens, skip_special_tokens=True
         )
 
@@ -159,7 +159,7 @@ def open_chats(run: str, base: bool, tuned: bool) -> dict[str, Chat]:
         target = "generate" if MODALITIES[modality].has_samples else "eval"
         raise UserError(str(folder), f"this model is for {modality}", f"see snakemake {target}")
     folders = {"base": _start(folder), "tuned": folder}
-    wanted = {"base": base, "tuned": tuned}
+    choice = {"base": base, "tuned": tuned}
     # The base has no chat template if the run brought it.
     encoder = _encoder(folder)
     sampling = _sampling(folder, encoder)
@@ -170,12 +170,12 @@ def open_chats(run: str, base: bool, tuned: bool) -> dict[str, Chat]:
             load_model(path, dtype, device), encoder, sampling, longest_sequence(load_config(path))
         )
         for name, path in folders.items()
-        if wanted[name]
+        if choice[name]
     }
 
 
 def _start(folder: Path) -> Path:
-    """What a run's model started from; says so if the run has been trained again since."""
+    """The start of a run's model; a line says so if the run has been trained again since."""
     record = folder.with_name("train.json")
     lineage = folder / LINEAGE
     # Before a run is trained again, its train.json is removed.
@@ -191,7 +191,7 @@ def _start(folder: Path) -> Path:
 
 def _encoder(folder: Path) -> Encoder:
     text = "messages" if is_chat(load_tokenizer(folder)) else "prompt-completion"
-    # As in training, which the tokenizer alone doesn't say; nor do models of earlier versions.
+    # The value of the training; the tokenizer doesn't have it, nor do models of earlier versions.
     bos = read_json(folder / MANIFEST).get("bos", "auto")
     return make_encoder(folder, {"format": text, **result_keys(Data()), "bos": bos})
 
@@ -201,7 +201,7 @@ def _sampling(folder: Path, encoder: Encoder) -> Sampling:
     file = folder.parent / "generation.json"
     used = Generate().model_dump()
     if file.is_file():
-        # It also says what came of the samples, under `metrics` for example.
+        # It also has results, such as `metrics`, which are ignored.
         used |= read_json(file)
     return Sampling(
         **{key: used[key] for key in ("max_new_tokens", "temperature", "top_p", "seed")},
@@ -215,33 +215,33 @@ def talk(chats: dict[str, Chat]) -> None:
     print(f"{' and '.join(chats)}: end a line with \\ to go on in the next one, Ctrl-D leaves")
     while True:
         try:
-            said = input("> ")
-            while said.endswith("\\"):
-                said = f"{said[:-1]}\n{input('… ')}"
+            message = input("> ")
+            while message.endswith("\\"):
+                message = f"{message[:-1]}\n{input('… ')}"
         except KeyboardInterrupt:
             print()
             continue
         except EOFError:
             print()
             return
-        if not said.strip():
+        if not message.strip():
             continue
-        if not _is_text(said):
+        if not _is_text(message):
             print("error: your message: isn't text; type it again", file=sys.stderr)
             continue
         for name, chat in chats.items():
             if len(chats) > 1:
                 print(f"{name}: ", end="")
             try:
-                chat.answer(said)
+                chat.answer(message)
             except UserError as error:
                 print(f"error: {error}", file=sys.stderr)
 
 
-def _is_text(said: str) -> bool:
+def _is_text(line: str) -> bool:
     """Whether a line has no bytes that Python could only escape."""
     try:
-        said.encode()
+        line.encode()
     except UnicodeEncodeError:
         return False
     return True

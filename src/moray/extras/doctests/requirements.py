@@ -1,4 +1,4 @@
-"""What the metric needs, known without importing it."""
+"""Requirements of the metric, known without importing it."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from moray.extras.doctests.sandbox import sandbox_works
 
 
 def missing(run: str) -> Iterator[UserError]:
-    """What a run's metric needs and is not here."""
+    """The missing requirements of a run's metric."""
     if not sandbox_works():
         yield UserError(
             f"runs.{run}.generate.metrics",

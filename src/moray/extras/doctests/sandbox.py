@@ -43,12 +43,12 @@ def run_sandboxed(program: str, text: str, seconds: int = 10) -> str:
     """
     limits = _LIMITS.format(seconds=seconds, memory=_MEMORY, file_size=_FILE_SIZE)
     python = Path(sys.executable).resolve()
-    # Where an interpreter and its libraries may be; absent folders are left out.
+    # Folders that an interpreter and its libraries may be in; absent ones are left out.
     visible = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", sys.base_prefix)
-    bound = [word for place in visible for word in ("--ro-bind-try", place, place)]
+    mounts = [word for place in visible for word in ("--ro-bind-try", place, place)]
     command = [
         *("bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--clearenv"),
-        *(*bound, "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--chdir", "/tmp"),
+        *(*mounts, "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--chdir", "/tmp"),
         *("--", str(python), "-I", "-S", "-c", limits + program),
     ]
     # The limit of a file's size doesn't hold for a pipe.

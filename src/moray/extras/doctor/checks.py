@@ -20,16 +20,16 @@ from moray import machine
 from moray.config.schema.sections import Ray
 from moray.errors import UserError, first_line
 
-# What the default experiment takes, with some room.
+# The default experiment takes somewhat less.
 _MEMORY_GB, _DISK_GB = 6.0, 3.0
 
 
 @dataclass(frozen=True)
 class Check:
-    """What was found of one thing, and what to do about it; None if it is as it should be."""
+    """A finding about one thing, and a remedy; None if nothing is wrong."""
 
     name: str
-    found: str
+    finding: str
     remedy: str | None = None
 
 
@@ -51,9 +51,9 @@ def checks(folder: Path, lock: Path) -> Iterator[Check]:
 
 def python() -> Check:
     """The version of Python."""
-    found = f"{platform.python_version()}, {sys.executable}"
+    version = f"{platform.python_version()}, {sys.executable}"
     too_old = sys.version_info < (3, 11)
-    return Check("Python", found, "install Python 3.11 or newer" if too_old else None)
+    return Check("Python", version, "install Python 3.11 or newer" if too_old else None)
 
 
 def libraries(lock: Path) -> Check:
@@ -81,7 +81,7 @@ def _pin(line: str) -> tuple[str, str] | None:
     try:
         # Behind it can be a comment, or a hash in the next line.
         requirement = Requirement(re.split(r"\s#|\s--|\\$", line)[0])
-    # Of an empty line, a comment, an option.
+    # The line is empty, a comment or an option.
     except InvalidRequirement:
         return None
     versions = [each.version for each in requirement.specifier if each.operator == "=="]
@@ -114,9 +114,9 @@ def disk(folder: Path) -> Check:
     return _room("disk", free, _DISK_GB, f"{free:.1f} GB free in {folder.absolute()}")
 
 
-def _room(name: str, free: float, needed: float, found: str) -> Check:
-    remedy = f"free some: the default experiment takes about {needed:g} GB"
-    return Check(name, found, remedy if free < needed else None)
+def _room(name: str, free: float, demand: float, finding: str) -> Check:
+    remedy = f"free some: the default experiment takes about {demand:g} GB"
+    return Check(name, finding, remedy if free < demand else None)
 
 
 def locks(folder: Path) -> Check:

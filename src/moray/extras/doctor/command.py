@@ -13,7 +13,7 @@ def command() -> None:
     The exit status is 1 if something has to be done; the last line then names the log with what
     libraries printed.
     """
-    from moray.console import say, streams_into
+    from moray.console import redirect_streams, say
     from moray.extras.doctor.checks import checks
     from moray.project import LOCK
 
@@ -24,11 +24,11 @@ def command() -> None:
     descriptor, name = tempfile.mkstemp(prefix="moray-doctor-", suffix=".log")
     os.close(descriptor)
     log = Path(name)
-    with streams_into(log):
+    with redirect_streams(log):
         for check in checks(Path(), own if own.exists() else LOCK):
             state = "ok" if check.remedy is None else "!!"
             remedy = "" if check.remedy is None else f"; {check.remedy}"
-            say(f"{state}  {check.name}: {check.found}{remedy}")
+            say(f"{state}  {check.name}: {check.finding}{remedy}")
             sound = sound and check.remedy is None
     if sound:
         log.unlink()

@@ -34,7 +34,7 @@ def quantize(source: Path, output: Path, kind: str) -> None:
 
 def _run(command: Sequence[str | Path], source: Path) -> None:
     """Run a tool; what it prints goes to the log."""
-    done = subprocess.run(
+    process = subprocess.run(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -42,9 +42,9 @@ def _run(command: Sequence[str | Path], source: Path) -> None:
         # Threads of libraries are idle here, so they hold no lock that the child would wait for.
         preexec_fn=die_with_parent,
     )
-    print(done.stdout, flush=True)
-    if done.returncode:
-        last = next(filter(None, map(str.strip, done.stdout.splitlines()[::-1])), "no message")
+    print(process.stdout, flush=True)
+    if process.returncode:
+        last = next(filter(None, map(str.strip, process.stdout.splitlines()[::-1])), "no message")
         tool = next(name for word in command if (name := Path(word).name) in _TOOLS)
         raise UserError(
             str(source),

@@ -18,7 +18,7 @@ _SYSTEM, _FIRST, _ANSWER, _SECOND = "Csystemc", "Cfirstc", "Canswerc", "Csecondc
 
 
 @dataclass(frozen=True)
-class Around:
+class TextAround:
     """The fixed text before and after messages, at the beginning, and before the next answer.
 
     There is none around a system message if the template refuses them.
@@ -34,11 +34,11 @@ class Around:
         """A conversation up to where the answer begins."""
         parts = (getattr(self, each["role"]) for each in messages)
         texts = (each["content"] for each in messages)
-        said = (before + text + after for (before, after), text in zip(parts, texts, strict=True))
-        return self.opening + "".join(said) + self.answer
+        turns = (before + text + after for (before, after), text in zip(parts, texts, strict=True))
+        return self.opening + "".join(turns) + self.answer
 
 
-def around(render: Render, before_answer: Render) -> Around | None:
+def text_around(render: Render, before_answer: Render) -> TextAround | None:
     """The fixed text that a template puts around messages; None if it does anything else.
 
     `before_answer` renders them up to where the assistant's answer begins.
@@ -52,22 +52,24 @@ def around(render: Render, before_answer: Render) -> Around | None:
         before_user, after_user = _split(render([user]), _FIRST)
         _, between, after_answer = _split(render([user, answer]), _FIRST, _ANSWER)
         *_, before_second, _ = _split(render([user, answer, second]), _FIRST, _ANSWER, _SECOND)
-        asked = before_answer([user])
+        prompt = before_answer([user])
     except (RowError, ValueError):
         return None
     each_user = before_second.removeprefix(after_answer)
     opening = before_user.removesuffix(each_user)
-    found = Around(
+    texts = TextAround(
         opening,
         _around_system(render, [system, user], opening, each_user),
         (each_user, after_user),
         (between.removeprefix(after_user), after_answer),
-        asked.removeprefix(before_user + _FIRST + after_user),
+        prompt.removeprefix(before_user + _FIRST + after_user),
     )
-    conversation = [system, user, answer, second] if found.system else [user, answer, second]
-    is_all = all(found.render(said) == before_answer(said) for said in ([user], conversation))
+    conversation = [system, user, answer, second] if texts.system else [user, answer, second]
+    is_all = all(
+        texts.render(messages) == before_answer(messages) for messages in ([user], conversation)
+    )
     # A Modelfile has no way to write three quotes.
-    return found if is_all and '"""' not in repr(found) else None
+    return texts if is_all and '"""' not in repr(texts) else None
 
 
 def _around_system(
@@ -80,36 +82,36 @@ def _around_system(
     return before.removeprefix(opening), after.removesuffix(before_user)
 
 
-def modelfile(weights: str, found: Around | None, bos: str | None, stops: Sequence[str]) -> str:
+def modelfile(weights: str, texts: TextAround | None, bos: str | None, stops: Sequence[str]) -> str:
     """A Modelfile for `ollama create`.
 
     Args:
-        found: the text around messages; without it, the file has no template.
+        texts: the text around messages; without it, the file has no template.
         bos: text of the token that begins each document, which llama.cpp adds by itself.
     """
     lines = [f"FROM ./{weights}"]
-    if found:
-        lines.append(f'TEMPLATE """{_in_go(found, bos)}"""')
+    if texts:
+        lines.append(f'TEMPLATE """{_go_template(texts, bos)}"""')
     lines += [f'PARAMETER stop "{stop}"' for stop in stops]
     return "\n".join(lines) + "\n"
 
 
-def _in_go(found: Around, bos: str | None) -> str:
-    opening = found.opening.removeprefix(bos or "")
-    roles = {"user": found.user, "assistant": found.assistant}
-    if found.system:
-        roles["system"] = found.system
+def _go_template(texts: TextAround, bos: str | None) -> str:
+    opening = texts.opening.removeprefix(bos or "")
+    roles = {"user": texts.user, "assistant": texts.assistant}
+    if texts.system:
+        roles["system"] = texts.system
     cases = "{{ else ".join(
-        f'if eq .Role "{role}" }}}}{_quoted(before)}{{{{ .Content }}}}{_quoted(after)}'
+        f'if eq .Role "{role}" }}}}{_quote(before)}{{{{ .Content }}}}{_quote(after)}'
         for role, (before, after) in roles.items()
     )
     return (
-        f"{_quoted(opening)}{{{{ range .Messages }}}}{{{{ {cases}{{{{ end }}}}{{{{ end }}}}"
-        f"{_quoted(found.answer)}"
+        f"{_quote(opening)}{{{{ range .Messages }}}}{{{{ {cases}{{{{ end }}}}{{{{ end }}}}"
+        f"{_quote(texts.answer)}"
     )
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """Text that Go's templates show as it is."""
     return text.replace("{{", '{{ "{{" }}')
 

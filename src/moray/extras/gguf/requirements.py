@@ -9,7 +9,7 @@ from pathlib import Path
 from moray.config.schema.experiment import Run
 from moray.errors import UserError
 
-# What the converter itself writes; llama-quantize makes the others.
+# Types that the converter itself writes; llama-quantize makes the others.
 CONVERTED = ("f32", "f16", "bf16", "q8_0")
 CONVERTER = "convert_hf_to_gguf.py"
 QUANTIZER = "llama-quantize"
@@ -17,13 +17,13 @@ _VARIABLE = "LLAMA_CPP_DIR"
 
 
 def faults(name: str, run: Run) -> Iterator[UserError]:
-    """What a run that asks for GGUF files needs and is not here."""
+    """The missing requirements of a run with GGUF files."""
     assert run.gguf
     yield from missing_tools(name, run.gguf.types)
 
 
 def missing_tools(run: str, types: Sequence[str]) -> Iterator[UserError]:
-    """What llama.cpp needs for a run's types and is not here."""
+    """The missing parts of llama.cpp for a run's types."""
     key = f"runs.{run}.gguf"
     if not find_spec("sentencepiece"):
         yield UserError(
@@ -60,6 +60,6 @@ def converter() -> Path:
 
 def quantizer() -> Path | None:
     """llama-quantize, as built or on the PATH."""
-    built = Path(os.environ[_VARIABLE], "build/bin", QUANTIZER)
-    found = built if built.is_file() else shutil.which(QUANTIZER)
-    return Path(found) if found else None
+    own_build = Path(os.environ[_VARIABLE], "build/bin", QUANTIZER)
+    path = own_build if own_build.is_file() else shutil.which(QUANTIZER)
+    return Path(path) if path else None

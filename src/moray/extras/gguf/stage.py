@@ -6,9 +6,9 @@ from typing import Any
 from moray.console import say
 from moray.errors import ConfigError
 from moray.extras.gguf.llama_cpp import convert, quantize
-from moray.extras.gguf.ollama import around, modelfile
+from moray.extras.gguf.ollama import modelfile, text_around
 from moray.extras.gguf.requirements import CONVERTED, missing_tools
-from moray.provenance.manifest import whole_or_nothing, write_manifest
+from moray.provenance.manifest import atomic_folder, write_manifest
 from moray.tasks.language.chat import ChatTemplate
 from moray.tasks.language.tokenizer import adds_bos, load_tokenizer, stop_token_ids
 
@@ -25,13 +25,13 @@ def gguf(run: str, model: Path, output: Path, cfg: dict[str, Any]) -> None:
     types = cfg["types"]
     if missing := list(missing_tools(run, types)):
         raise ConfigError(missing)
-    with whole_or_nothing(output) as folder:
+    with atomic_folder(output) as folder:
         files = {kind: folder / f"{run}-{kind}.gguf" for kind in types}
         direct = [kind for kind in types if kind in CONVERTED]
         for kind in direct:
             convert(model, files[kind], kind)
         if rest := [kind for kind in types if kind not in CONVERTED]:
-            # As few bits are lost on the way as possible.
+            # In fp32, no bits are lost on the way.
             whole = folder / f"{run}-f32.gguf"
             if "f32" not in direct:
                 convert(model, whole, "f32")
@@ -50,20 +50,20 @@ def _write_modelfile(model: Path, file: Path, weights: str) -> str | None:
     """Write it; returns in what it differs from the training."""
     tokenizer = load_tokenizer(model)
     stops = tokenizer.convert_ids_to_tokens(stop_token_ids(tokenizer, model))
-    found = None
+    texts = None
     if tokenizer.chat_template:
-        # As in training, also the date.
+        # Conversations have the date of the training too.
         template = ChatTemplate(tokenizer, None, stops)
-        found = around(template.text, template.before_answer)
+        texts = text_around(template.text, template.before_answer)
     # llama.cpp adds it where the tokenizer does.
     bos = tokenizer.bos_token if adds_bos(tokenizer) else None
-    file.write_text(modelfile(weights, found, bos, stops))
-    if found is None:
+    file.write_text(modelfile(weights, texts, bos, stops))
+    if texts is None:
         return (
             "the Modelfile has no template, because the model has no chat template, or one that "
             "can't be written for Ollama"
         )
-    if bos and not found.opening.startswith(bos):
+    if bos and not texts.opening.startswith(bos):
         return (
             f"llama.cpp begins each prompt with {bos}, which the chat template doesn't, so no "
             "conversation of the training did"

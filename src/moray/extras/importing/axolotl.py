@@ -1,4 +1,4 @@
-"""What becomes of each key of axolotl's configs."""
+"""The counterparts of axolotl's keys."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -20,8 +20,8 @@ from moray.extras.importing.table import (
     Draft,
     Rule,
     becomes,
+    converts,
     differs,
-    made,
     no_effect,
     refused,
 )
@@ -53,7 +53,7 @@ def _rows(draft: Draft) -> None:
     if is_dpo:
         draft.different["sequence_len"] = "block_size is of a pair, so it has room for two answers"
     draft.put("data.packing", packing and not is_dpo)
-    if draft.get("pretraining_dataset") and draft.given.get("sample_packing") is None:
+    if draft.get("pretraining_dataset") and draft.config.get("sample_packing") is None:
         draft.put("data.packing", True)
     if draft.get("max_packed_sequence_len", length) != length:
         draft.refused["max_packed_sequence_len"] = "set sequence_len to it, and sample_packing"
@@ -67,7 +67,7 @@ def _batch(draft: Draft) -> None:
         accumulated = max(1, int(whole // micro)) if whole else 1
     shared = 1
     for key in ("context_parallel_size", "tensor_parallel_size"):
-        shared *= int(draft.given.get(key) or 1)
+        shared *= int(draft.config.get(key) or 1)
     draft.put("train.global_batch_size", int(micro * accumulated * max(1, draft.gpus // shared)))
     draft.put("train.micro_batch_size", micro)
 
@@ -94,7 +94,7 @@ def _adapter(draft: Draft) -> None:
     is_linear = draft.get("lora_target_linear")
     extra = {name: draft.get(f"peft_{name}") for name in ("use_rslora", "use_dora")}
     if kind is None:
-        for key in [key for key in draft.given if key.startswith("lora_") and draft.given[key]]:
+        for key in [key for key in draft.config if key.startswith("lora_") and draft.config[key]]:
             draft.same[key] = "there is no adapter"
         if four or eight:
             draft.refused["load_in_4bit" if four else "load_in_8bit"] = "needs an adapter"
@@ -158,7 +158,7 @@ def _unfrozen(draft: Draft) -> None:
 
 def _plugins(draft: Draft) -> None:
     for name in draft.get("plugins", []):
-        if not any(f".{known}." in name for known in _SAME_PLUGINS):
+        if not any(f".{plugin}." in name for plugin in _SAME_PLUGINS):
             draft.refused["plugins"] = name
         else:
             draft.same["plugins"] = "kernels, which are chosen here, and logging"
@@ -193,62 +193,62 @@ def _extras(draft: Draft) -> None:
 
 
 RULES: Sequence[Rule] = (
-    made(
+    converts(
         "base_model revision_of_model reinit_weights",
         "`models.NAME`, `random_weights`",
         _model,
     ),
-    made(
+    converts(
         "model_type rl rl_beta", "a language model; `dpo`, `ipo` → `preference.loss`, `beta`", _kind
     ),
-    made(
+    converts(
         "datasets pretraining_dataset val_set_size train_on_inputs excess_length_strategy",
         "`datasets.NAME`, `validation_share`, `data.long_documents`",
         datasets,
     ),
-    made(
+    converts(
         "sequence_len sample_packing max_packed_sequence_len",
         "`data.block_size` (for pairs, twice as many tokens), `data.packing`",
         _rows,
     ),
-    made(
+    converts(
         "chat_template chat_template_jinja",
         "`data.chat_template`, with the text of a template whose path is given",
         template,
     ),
-    made("special_tokens.eos_token tokens", "`models.NAME.eos_token`, `new_tokens`", _tokens),
-    made(
+    converts("special_tokens.eos_token tokens", "`models.NAME.eos_token`, `new_tokens`", _tokens),
+    converts(
         "micro_batch_size gradient_accumulation_steps batch_size",
         "`train.global_batch_size`: their product, times the GPUs; `train.micro_batch_size`",
         _batch,
     ),
-    made(
+    converts(
         "num_epochs max_steps",
         "`train.num_epochs`, `train.max_steps`",
         lambda draft: epochs_or_steps(draft, "num_epochs", 1.0),
     ),
     becomes("learning_rate", "train.learning_rate"),
-    made(
+    converts(
         "lr_scheduler warmup_ratio warmup_steps",
         "`train.lr_scheduler_type`, `train.warmup_ratio`, `train.min_lr_ratio`",
         lambda draft: schedule(draft, "lr_scheduler", "cosine", 0.03, at_most=100),
     ),
     becomes("cosine_min_lr_ratio", "train.min_lr_ratio"),
     *ADAMW,
-    made(
+    converts(
         "optimizer",
         "`train.optimizer`: AdamW in all its forms, `adamw` or `adamw_8bit`; others are refused",
         lambda draft: optimizer(draft, "optimizer", "adamw_torch_fused"),
     ),
-    made(
+    converts(
         "adapter load_in_4bit load_in_8bit lora_r lora_alpha lora_dropout lora_target_modules "
         "lora_target_linear peft_use_dora peft_use_rslora",
         "`adapter.rank`, `alpha`, `dropout`, `target_modules`, `use_dora`, `use_rslora`, "
         "`quantize_base: 4bit` or `8bit`",
         _adapter,
     ),
-    made("bf16 bfloat16 fp16 float16", "`train.precision`; fp16 becomes bf16", _precision),
-    made(
+    converts("bf16 bfloat16 fp16 float16", "`train.precision`; fp16 becomes bf16", _precision),
+    converts(
         "gradient_checkpointing activation_offloading",
         "`train.gradient_checkpointing`",
         _checkpointing,
@@ -256,9 +256,9 @@ RULES: Sequence[Rule] = (
     *RUNNING,
     becomes("early_stopping_patience", "train.early_stopping_patience"),
     becomes("load_best_model_at_end", "train.load_best_model_at_end", read=bool),
-    made("unfrozen_parameters", "all of a language model; others are refused", _unfrozen),
-    made("plugins", "kernels and logging have no effect; others are refused", _plugins),
-    made(
+    converts("unfrozen_parameters", "all of a language model; others are refused", _unfrozen),
+    converts("plugins", "kernels and logging have no effect; others are refused", _plugins),
+    converts(
         "model_config model_quantization_config model_quantization_config_kwargs bnb_config_kwargs",
         "what is done here in any case; the rest is refused",
         _extras,
@@ -298,9 +298,9 @@ RULES: Sequence[Rule] = (
         "special_tokens.pad_token special_tokens.unk_token resize_token_embeddings_to_32x",
         "tokenizers and models are those that Transformers has",
     ),
-    made("shuffle_merged_datasets", "rows are always shuffled", _order),
+    converts("shuffle_merged_datasets", "rows are always shuffled", _order),
     differs("tokenizer_use_mistral_common", "the tokenizer is the one that Transformers has"),
-    made("hub_model_id", "`push.repo`", lambda draft: push(draft, "hub_model_id")),
+    converts("hub_model_id", "`push.repo`", lambda draft: push(draft, "hub_model_id")),
     no_effect("eot_tokens", "the end of a turn is trained as the chat template writes it"),
     differs("special_tokens.bos_token", "the tokenizer's own is kept; see data.bos"),
     differs("group_by_length", "rows have a random order"),

@@ -1,4 +1,4 @@
-"""What becomes of the datasets of axolotl's configs."""
+"""The counterparts of axolotl's datasets."""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from moray.extras.importing.settings import combine, held_out, place
-from moray.extras.importing.table import Draft, Rule, entry_draft, made, no_effect, refused
+from moray.extras.importing.table import Draft, Rule, converts, entry_draft, no_effect, refused
 
 _OWN_ROLES = {"system": ["system"], "user": ["user"], "assistant": ["assistant"]}
 _FORMATS = {
@@ -45,14 +45,14 @@ def _columns(draft: Draft) -> None:
     columns = {column: draft.get(key) for column, key in fields.items()}
     if format == "preference" and columns["prompt"] is None:
         columns["prompt"] = "messages"
-    # ShareGPT's name is found without being told.
+    # ShareGPT's name needs no mapping.
     standard = {"messages": ("messages", "conversations")}
-    if named := {
+    if column_names := {
         column: name
         for column, name in columns.items()
         if name and name not in standard.get(column, (column,))
     }:
-        draft.run["columns"] = named
+        draft.run["columns"] = column_names
 
 
 def _messages(draft: Draft) -> None:
@@ -61,14 +61,14 @@ def _messages(draft: Draft) -> None:
     if any(name not in fits.get(key, ()) for key, name in dict(names).items()):
         draft.refused["message_property_mappings"] = "only role or from, content or value"
     roles = draft.get("roles", _OWN_ROLES)
-    if any(list(spelled) != _OWN_ROLES.get(role) for role, spelled in dict(roles).items()):
+    if any(list(spelling) != _OWN_ROLES.get(role) for role, spelling in dict(roles).items()):
         draft.refused["roles"] = "roles have the names of OpenAI's or ShareGPT's format"
     thinking = draft.get("field_thinking", "thinking")
     if thinking not in ("reasoning_content", "reasoning", "thinking"):
         draft.refused["field_thinking"] = "only reasoning_content, reasoning, thinking"
 
 
-def _trained(draft: Draft) -> None:
+def _put_roles(draft: Draft) -> None:
     if {*draft.get("roles_to_train", [])} - {"assistant", "gpt"}:
         draft.refused["roles_to_train"] = "only what the assistant says is trained"
     for key in ("train_on_eos", "train_on_eot"):
@@ -85,31 +85,31 @@ def _files(draft: Draft) -> None:
         return
     names = [files] if isinstance(files, str) else list(files)
     if path in _ENDINGS and names and not Path(path).exists():
-        # Without a repository, `datasets` reads files by the way that they are to be read in.
-        _listed(draft, [str(name) for name in names])
+        # Without a repository, the path names the builder of `datasets` that reads the files.
+        _put_files(draft, [str(name) for name in names])
         return
-    found = place(path)
-    if "repo_id" not in found:
-        inside = [f"{found['path'].rstrip('/')}/{name}" for name in names]
-        draft.run.update({"source": "files", "path": inside or found["path"]})
+    location = place(path)
+    if "repo_id" not in location:
+        inside = [f"{location['path'].rstrip('/')}/{name}" for name in names]
+        draft.run.update({"source": "files", "path": inside or location["path"]})
     elif names:
         urls = [f"hf://datasets/{path}/{name}" for name in names]
         draft.run.update({"source": "url", "url": urls})
         draft.different["data_files"] = "the newest commit is read, not a pinned one"
     else:
-        draft.run.update(found)
-        pinned = str(draft.get("revision", ""))
-        if re.fullmatch("[0-9a-f]{40}", pinned):
-            draft.run["revision"] = pinned
+        draft.run.update(location)
+        commit = str(draft.get("revision", ""))
+        if re.fullmatch("[0-9a-f]{40}", commit):
+            draft.run["revision"] = commit
         draft.run["split"] = draft.get("split", "train")
         if name := draft.get("name"):
             draft.run["name"] = name
-    # Of files, there is one split.
+    # Files have a single split.
     if draft.get("split", "train") != "train" and "split" not in draft.run:
         draft.refused["split"] = "only of a repository's datasets"
 
 
-def _listed(draft: Draft, names: list[str]) -> None:
+def _put_files(draft: Draft, names: list[str]) -> None:
     remote = ["://" in name for name in names]
     if any(remote) and not all(remote):
         draft.refused["data_files"] = "either all are URLs, or none"
@@ -127,10 +127,10 @@ def _kind_of_file(draft: Draft) -> None:
     if kind is None:
         return
     paths = draft.run.get("path", draft.run.get("url", []))
-    known = _ENDINGS.get(str(kind), ())
-    # Without an ending, it is a folder.
+    suffixes = _ENDINGS.get(str(kind), ())
+    # A path without an ending is a folder.
     endings = [Path(str(path)).suffixes for path in _as_list(paths)]
-    if not known or any(names and not {*names} & {*known} for names in endings):
+    if not suffixes or any(names and not {*names} & {*suffixes} for names in endings):
         draft.refused["ds_type"] = f"{kind}: files are read by the ending of their names"
     else:
         draft.same["ds_type"] = "files are read by the ending of their names"
@@ -141,24 +141,24 @@ def _as_list(value: Any) -> list[Any]:
 
 
 DATASET: Sequence[Rule] = (
-    made("path name split data_files revision", "`source`, `repo_id`, `path`, `split`", _files),
-    made(
+    converts("path name split data_files revision", "`source`, `repo_id`, `path`, `split`", _files),
+    converts(
         "type field field_messages field_system field_chosen field_rejected text_column",
         "`format`: `alpaca` → `instruction`; `chat_template` → `messages`, with pairs "
         "(`chat_template.default`) `preference`; `completion`, `pretrain` → `text`; `columns`",
         _columns,
     ),
-    made(
+    converts(
         "message_property_mappings roles field_thinking",
         "names that `format: messages` knows; others are refused",
         _messages,
     ),
-    made(
+    converts(
         "roles_to_train train_on_eos train_on_eot drop_system_message",
         "answers and the ends of their turns are trained, others are refused; `system: false`",
-        _trained,
+        _put_roles,
     ),
-    made("ds_type", "the ending of a file's name; others are refused", _kind_of_file),
+    converts("ds_type", "the ending of a file's name; others are refused", _kind_of_file),
     refused("shards shards_idx", "a part of the rows; of a repository, split: train[:10%] is one"),
     no_effect("preprocess_shards trust_remote_code", "how files are read"),
     no_effect("template_thinking_key", "the chat template gets reasoning_content"),
@@ -186,7 +186,7 @@ def datasets(draft: Draft) -> None:
         draft.different["datasets"] = "shares of the tokens are equal; axolotl's follow from sizes"
     if {"instruction", "messages"} <= formats:
         draft.refused["datasets"] = "alpaca and chat_template need two chat templates in one run"
-    if (formats == {"preference"}) != bool(draft.given.get("rl")):
+    if (formats == {"preference"}) != bool(draft.config.get("rl")):
         draft.refused["datasets"] = "rl: dpo or ipo is for type: chat_template.default"
     if draft.get("train_on_inputs") and not text_only:
         draft.refused["train_on_inputs"] = "prompts aren't trained"

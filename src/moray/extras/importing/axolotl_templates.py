@@ -1,4 +1,4 @@
-"""What becomes of axolotl's chat templates."""
+"""The counterparts of axolotl's chat templates."""
 
 import re
 from pathlib import Path
@@ -28,7 +28,7 @@ _CHATML = (
     "'<|im_end|>' + '\\n' }}{% endfor %}{% if add_generation_prompt %}"
     "{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
-# As `data.chat_template` tells a template from a path.
+# `data.chat_template` also tells a template from a path by this.
 _JINJA = re.compile(r"\{[{%]")
 
 
@@ -85,11 +85,11 @@ def _text_of(path: str) -> str | None:
         return None
 
 
-def _alpaca(system: str, told: str, user: str, asked: str) -> str:
+def _alpaca(system: str, instruction: str, user: str, response: str) -> str:
     """A chat template; a line's end is written as text, because YAML folds it."""
-    task, asked = f"{system}{_TASK}{told}{user}", f"message.content + {asked!r}"
+    task, response = f"{system}{_TASK}{instruction}{user}", f"message.content + {response!r}"
     return (
         "{{ bos_token }}{% for message in messages %}{% if message.role == 'user' %}{{ "
-        f"{task!r} + {asked} }}}}{{% elif message.role == 'assistant' %}}"
+        f"{task!r} + {response} }}}}{{% elif message.role == 'assistant' %}}"
         "{{ message.content + eos_token }}{% endif %}{% endfor %}"
     )

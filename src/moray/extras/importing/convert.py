@@ -11,7 +11,7 @@ import yaml
 from moray.config.load import load_experiment, read_yaml
 from moray.errors import ConfigError, UserError
 from moray.extras.importing import axolotl, llama_factory
-from moray.extras.importing.table import REVISION, Draft, apply, flattened, markdown
+from moray.extras.importing.table import REVISION, Draft, apply, flatten, markdown
 from moray.hub import newest_commit
 
 TOOLS = (axolotl, llama_factory)
@@ -35,17 +35,17 @@ def convert(file: Path, gpus: int = 1, pins: bool = False) -> str:
     if tool is None:
         marks = " and ".join(f"{tool.NAME}'s have {tool.MARK}" for tool in TOOLS)
         raise UserError(str(file), f"the tool isn't known: {marks}", "add the key")
-    draft = Draft(_name(file), flattened(config, tool.NESTED), gpus)
+    draft = Draft(_name(file), flatten(config, tool.NESTED), gpus)
     apply(tool.RULES, draft)
-    refused = draft.refused or _misfits(draft)
-    if refused:
-        named = ", ".join(f"{key} ({why})" for key, why in sorted(refused.items()))
+    refusals = draft.refused or _faults(draft)
+    if refusals:
+        listing = ", ".join(f"{key} ({why})" for key, why in sorted(refusals.items()))
         raise UserError(
-            str(file), f"moray doesn't do this: {named}", "change the keys, or keep that tool"
+            str(file), f"moray doesn't do this: {listing}", "change the keys, or keep that tool"
         )
     if pins:
         _pin(draft)
-    return _written(draft, file.name, tool.NAME)
+    return _overlay_text(draft, file.name, tool.NAME)
 
 
 def _name(file: Path) -> str:
@@ -65,16 +65,16 @@ def _pin(draft: Draft) -> None:
             section["revision"] = commit
 
 
-def _misfits(draft: Draft) -> dict[str, str]:
-    """What the config's own check says of the overlay, by the keys that it comes from."""
-    pinned = yaml.dump(_sections(draft), Dumper=_Dumper).replace(REVISION, "a" * 40)
+def _faults(draft: Draft) -> dict[str, str]:
+    """The faults of the overlay, by the other tool's keys that it comes from."""
+    overlay = yaml.dump(_sections(draft), Dumper=_Dumper).replace(REVISION, "a" * 40)
     try:
-        load_experiment(yaml.safe_load(pinned))
+        load_experiment(yaml.safe_load(overlay))
     except ConfigError as error:
-        said: dict[str, str] = {}
+        faults: dict[str, str] = {}
         for problem in error.problems:
-            said.setdefault(_origin(draft, problem.path), f"{problem.path}: {problem.problem}")
-        return said
+            faults.setdefault(_origin(draft, problem.path), f"{problem.path}: {problem.problem}")
+        return faults
     return {}
 
 
@@ -84,8 +84,8 @@ def _origin(draft: Draft, path: str) -> str:
     if path.endswith(".validation_share"):
         inside = "validation_share"
     sections = (inside.rsplit(".", count)[0] for count in range(inside.count(".") + 1))
-    found = next((keys for each in sections if (keys := draft.origin.get(each))), ())
-    return ", ".join(found) or path
+    origin = next((keys for each in sections if (keys := draft.origin.get(each))), ())
+    return ", ".join(origin) or path
 
 
 def _sections(draft: Draft) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def _sections(draft: Draft) -> dict[str, Any]:
     }
 
 
-def _written(draft: Draft, file: str, tool: str) -> str:
+def _overlay_text(draft: Draft, file: str, tool: str) -> str:
     plural = "GPU" if draft.gpus == 1 else "GPUs"
     lines = [
         f"# From {tool}'s {file}, by `moray import`; batches are those of {draft.gpus} {plural} "
@@ -121,7 +121,7 @@ def _written(draft: Draft, file: str, tool: str) -> str:
     for title, notes in (("Different here:", draft.different), ("No effect:", draft.same)):
         if notes:
             lines.append(f"# {title}")
-            lines += [line for note in _grouped(notes) for line in _comment(note)]
+            lines += [line for note in _notes_by_text(notes) for line in _comment(note)]
     if draft.off:
         lines += _comment(f"Off there: {', '.join(sorted(draft.off))}.", "# ")
     return "\n".join(lines) + f"\n\n{body}"
@@ -139,7 +139,7 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-def _grouped(notes: Mapping[str, str]) -> Iterator[str]:
+def _notes_by_text(notes: Mapping[str, str]) -> Iterator[str]:
     by_text: dict[str, list[str]] = {}
     for key, text in notes.items():
         by_text.setdefault(text, []).append(key)
@@ -158,9 +158,9 @@ def page(text: str) -> str:
     for tool in TOOLS:
         command = "python -m moray.extras.importing.convert; edits here are lost"
         begin, end = f"<!-- begin: {tool.NAME}, by {command} -->\n", "<!-- end -->"
-        before, found, rest = text.partition(begin)
+        before, mark, rest = text.partition(begin)
         table = "\n".join(markdown(tool.NAME, tool.RULES))
-        text = f"{before}{found}{table}\n{end}{rest.partition(end)[2]}"
+        text = f"{before}{mark}{table}\n{end}{rest.partition(end)[2]}"
     return text
 
 

@@ -1,9 +1,9 @@
-"""What becomes of each key of LLaMA-Factory's configs."""
+"""The counterparts of LLaMA-Factory's keys."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from moray.extras.importing.llama_factory_datasets import FORMATS, datasets, listed
+from moray.extras.importing.llama_factory_datasets import FORMATS, as_list, datasets
 from moray.extras.importing.settings import (
     ADAMW,
     NO_ROUTER_LOSS,
@@ -14,7 +14,7 @@ from moray.extras.importing.settings import (
     schedule,
 )
 from moray.extras.importing.settings import steps as epochs_or_steps
-from moray.extras.importing.table import Draft, Rule, becomes, differs, made, no_effect, refused
+from moray.extras.importing.table import Draft, Rule, becomes, converts, differs, no_effect, refused
 
 NAME = "LLaMA-Factory"
 MARK = "model_name_or_path"
@@ -37,12 +37,12 @@ def _kind(draft: Draft) -> None:
         draft.put("preference.label_smoothing", draft.number("dpo_label_smoothing", 0.0))
     else:
         for key in ("pref_loss", "pref_beta", "dpo_label_smoothing"):
-            if key in draft.given:
+            if key in draft.config:
                 draft.same[key] = "only for stage: dpo"
 
 
 def _rows(draft: Draft) -> None:
-    stage, length = draft.given.get("stage") or "sft", draft.number("cutoff_len", 2048) or 2048
+    stage, length = draft.config.get("stage") or "sft", draft.number("cutoff_len", 2048) or 2048
     packing, neat = draft.get("packing"), bool(draft.get("neat_packing"))
     packs = bool(stage == "pt" if packing is None else packing) or neat
     draft.put("data.block_size", 2 * length if stage == "dpo" else length)
@@ -58,7 +58,7 @@ def _rows(draft: Draft) -> None:
 
 
 def _template(draft: Draft) -> None:
-    if (name := draft.get("template")) and draft.given.get("stage") != "pt":
+    if (name := draft.get("template")) and draft.config.get("stage") != "pt":
         draft.different["template"] = (
             f"the tokenizer's own template is used, not LLaMA-Factory's {name}; set "
             "data.chat_template if it has none"
@@ -98,7 +98,7 @@ def _adapter(draft: Draft) -> None:
         return
     section: dict[str, Any] = {"rank": rank, "alpha": alpha, "dropout": dropout}
     section["base_dtype"] = "bf16"
-    section["target_modules"] = "all-linear" if targets == "all" else listed(targets)
+    section["target_modules"] = "all-linear" if targets == "all" else as_list(targets)
     section.update({name: True for name, value in extra.items() if value})
     if bits:
         section["quantize_base"] = f"{int(bits)}bit"
@@ -125,59 +125,59 @@ def _checkpointing(draft: Draft) -> None:
 
 
 RULES: Sequence[Rule] = (
-    made(
+    converts(
         "model_name_or_path model_revision",
         "`models.NAME`",
         lambda draft: model(draft, "model_name_or_path", "model_revision"),
     ),
-    made(
+    converts(
         "stage do_train pref_loss pref_beta dpo_label_smoothing",
         "`pt`, `sft`, `dpo`; `preference.loss`, `beta`, `label_smoothing`",
         _kind,
     ),
-    made(
+    converts(
         "dataset dataset_dir val_size max_samples mix_strategy interleave_probs",
         "`datasets.NAME` by `dataset_info.json`: `alpaca` → `instruction`, `sharegpt` → "
         "`messages`, with `ranking` `preference`; `validation_share`",
         datasets,
     ),
-    made(
+    converts(
         "cutoff_len packing neat_packing mask_history train_on_prompt",
         "`data.block_size` (for pairs, twice as many tokens), `data.packing`, `data.mask_history`",
         _rows,
     ),
-    made("template default_system", "the tokenizer's own template; `system`", _template),
-    made(
+    converts("template default_system", "the tokenizer's own template; `system`", _template),
+    converts(
         "per_device_train_batch_size gradient_accumulation_steps",
         "`train.global_batch_size`: their product, times the GPUs; `train.micro_batch_size`",
         _batch,
     ),
-    made(
+    converts(
         "num_train_epochs max_steps",
         "`train.num_epochs`, `train.max_steps`",
         lambda draft: epochs_or_steps(draft, "num_train_epochs", 3.0),
     ),
     becomes("learning_rate", "train.learning_rate", 5e-5),
-    made(
+    converts(
         "lr_scheduler_type warmup_ratio warmup_steps",
         "`train.lr_scheduler_type`, `train.warmup_ratio`, `train.min_lr_ratio`",
         lambda draft: schedule(draft, "lr_scheduler_type", "linear", 0.0),
     ),
     *ADAMW,
-    made(
+    converts(
         "optim",
         "`train.optimizer`: AdamW in all its forms, `adamw` or `adamw_8bit`; others are refused",
         lambda draft: optimizer(draft, "optim", "adamw_torch"),
     ),
-    made(
+    converts(
         "finetuning_type lora_rank lora_alpha lora_dropout lora_target use_rslora use_dora "
         "quantization_bit quantization_method quantization_type double_quantization",
         "`adapter.rank`, `alpha`, `dropout`, `target_modules`, `use_rslora`, `use_dora`, "
         "`quantize_base: 4bit` or `8bit`",
         _adapter,
     ),
-    made("bf16 fp16 pure_bf16", "`train.precision`; `train.weights: bf16`", _precision),
-    made(
+    converts("bf16 fp16 pure_bf16", "`train.precision`; `train.weights: bf16`", _precision),
+    converts(
         "gradient_checkpointing disable_gradient_checkpointing",
         "`train.gradient_checkpointing`",
         _checkpointing,
@@ -185,7 +185,7 @@ RULES: Sequence[Rule] = (
     *RUNNING,
     becomes("load_best_model_at_end", "train.load_best_model_at_end", read=bool),
     no_effect("plot_loss run_name logging_* include_*", "logging; see tracking, moray report"),
-    made("hub_model_id", "`push.repo`", lambda draft: push(draft, "hub_model_id")),
+    converts("hub_model_id", "`push.repo`", lambda draft: push(draft, "hub_model_id")),
     differs("moe_aux_loss_coef", NO_ROUTER_LOSS),
     differs("upcast_*", "all layers are in the precision of the run"),
     no_effect(

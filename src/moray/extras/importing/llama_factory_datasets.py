@@ -1,4 +1,4 @@
-"""What becomes of the datasets of LLaMA-Factory's configs."""
+"""The counterparts of LLaMA-Factory's datasets."""
 
 import re
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ _SHAREGPT_TAGS = {
 }
 
 
-def listed(value: Any) -> list[str]:
+def as_list(value: Any) -> list[str]:
     """The entries of a list, which may be written with commas."""
     entries = value.split(",") if isinstance(value, str) else list(value or [])
     return [str(entry).strip() for entry in entries]
@@ -57,13 +57,13 @@ def datasets(draft: Draft) -> None:
     stage = draft.get("stage", "sft")
     share = held_out(draft, "val_size")
     folder, limit = Path(str(draft.get("dataset_dir", "data"))), draft.number("max_samples")
-    names = listed(draft.get("dataset"))
+    names = as_list(draft.get("dataset"))
     if not names:
         draft.refused["dataset"] = "no dataset: nothing is trained; see `moray chat`, export"
     index = folder / "dataset_info.json"
-    described = read_json(index, remedy="correct it") if index.is_file() else {}
+    descriptions = read_json(index, remedy="correct it") if index.is_file() else {}
     for name in names if stage in FORMATS else []:
-        entry = described.get(name)
+        entry = descriptions.get(name)
         if entry is None:
             section: dict[str, Any] = {
                 "source": "files",
@@ -77,13 +77,13 @@ def datasets(draft: Draft) -> None:
             )
             draft.different["dataset"] = f"{missing}; correct path and format"
         else:
-            section = _described(draft, name, entry, stage, folder)
+            section = _section_of(draft, name, entry, stage, folder)
         _limit(draft, name, section, limit, (entry or {}).get("num_samples"))
         if section["format"] == "instruction":
             draft.different["stage"] = "an empty line is between an instruction and its input"
         section.update({"validation_share": share, "test_share": 0.05})
         _add(draft, name, section)
-    weights = [float(weight) for weight in listed(draft.get("interleave_probs"))]
+    weights = [float(weight) for weight in as_list(draft.get("interleave_probs"))]
     combine(draft)
     mixes = str(draft.get("mix_strategy", "concat")) != "concat"
     if len(draft.datasets) > 1 and mixes and len(weights) == len(draft.datasets):
@@ -104,19 +104,19 @@ def _limit(
 ) -> None:
     """Take so many rows at most, as the config or the dataset's description says."""
     both = {"max_samples": limit, f"dataset.{name}.num_samples": number}
-    given = {key: int(rows) for key, rows in both.items() if rows}
-    if not given:
+    limits = {key: int(rows) for key, rows in both.items() if rows}
+    if not limits:
         return
     if "repo_id" in section and "[" not in section["split"]:
-        section["split"] += f"[:{min(given.values())}]"
+        section["split"] += f"[:{min(limits.values())}]"
         if number:
             draft.different[f"dataset.{name}.num_samples"] = "the first rows instead of random ones"
         return
     rows = "a split's part" if "repo_id" in section else "a file"
-    draft.different |= dict.fromkeys(given, f"all rows of {rows} are used")
+    draft.different |= dict.fromkeys(limits, f"all rows of {rows} are used")
 
 
-def _named(draft: Draft, name: str) -> str:
+def _free_name(draft: Draft, name: str) -> str:
     """A name that the config takes, and no other dataset has."""
     plain = re.sub("[^A-Za-z0-9]", "-", name).strip("-") or "data"
     numbered = (f"{plain}-{number}" for number in count(2))
@@ -126,7 +126,7 @@ def _named(draft: Draft, name: str) -> str:
 def _add(draft: Draft, name: str, section: dict[str, Any]) -> None:
     """Add a dataset. Files that are read in the same way are one, as when they are concatenated."""
     rest = {key: value for key, value in section.items() if key != "path"}
-    mixed = draft.given.get("mix_strategy") not in (None, "concat")
+    mixed = draft.config.get("mix_strategy") not in (None, "concat")
     for other in draft.datasets.values() if "path" in section and not mixed else ():
         if "path" in other and {key: other[key] for key in other if key != "path"} == rest:
             paths = other["path"] if isinstance(other["path"], list) else [other["path"]]
@@ -134,10 +134,10 @@ def _add(draft: Draft, name: str, section: dict[str, Any]) -> None:
             return
     if section in draft.datasets.values():
         draft.refused["dataset"] = f"{name} is there twice"
-    draft.datasets[_named(draft, name)] = section
+    draft.datasets[_free_name(draft, name)] = section
 
 
-def _described(
+def _section_of(
     draft: Draft, name: str, entry: Mapping[str, Any], stage: str, folder: Path
 ) -> dict[str, Any]:
     """A dataset as `dataset_info.json` describes it."""
@@ -154,10 +154,10 @@ def _described(
     if stage == "sft" and entry.get("formatting", "alpaca") != "alpaca":
         format = "messages"
     section["format"] = format
-    given = dict(entry.get("columns", {}))
+    names = dict(entry.get("columns", {}))
     defaults = {"messages": "conversations"}
-    known = _COLUMNS[format]
-    refusals = [f"columns.{key}" for key in given.keys() - known.keys() if given[key]]
+    counterparts = _COLUMNS[format]
+    refusals = [f"columns.{key}" for key in names.keys() - counterparts.keys() if names[key]]
     refusals += list(entry.keys() - _KNOWN)
     refusals += [
         f"tags.{key}"
@@ -168,13 +168,13 @@ def _described(
         refusals.append("ranking")
     if refusals:
         draft.refused[f"dataset.{name}"] = f"{', '.join(refusals)}: no counterpart"
-    # Of a file of pairs, an unnamed prompt is in LLaMA-Factory's default column.
+    # In a file of pairs, an unnamed prompt is in LLaMA-Factory's default column.
     columns = {
-        known[key]: column
-        for key, column in given.items()
-        if key in known and column not in (known[key], defaults.get(key))
+        counterparts[key]: column
+        for key, column in names.items()
+        if key in counterparts and column not in (counterparts[key], defaults.get(key))
     }
-    if format == "text" and "prompt" not in given:
+    if format == "text" and "prompt" not in names:
         columns = {"text": "instruction"}
     section |= {"columns": columns} if columns else {}
     return section

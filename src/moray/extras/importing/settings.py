@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from moray.extras.importing.table import REVISION, Draft, Rule, becomes, made
+from moray.extras.importing.table import REVISION, Draft, Rule, becomes, converts
 
 _ADAMW = {
     "adamw_torch": None,
@@ -27,7 +27,7 @@ _SHARDED_BY_NAME = re.compile(r"(?:zero|ds_z)_?([0-3])")
 
 
 def place(name: str) -> dict[str, Any]:
-    """Where a model or a dataset is: a path on this machine, or a repository."""
+    """The place of a model or a dataset: a path on this machine, or a repository."""
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or Path(name).exists():
         return {"path": name.removeprefix("./")}
     return {"source": "hub", "repo_id": name, "revision": REVISION}
@@ -41,15 +41,15 @@ def model(draft: Draft, key: str, revision: str) -> None:
         return
     if method := re.search("AQLM|AWQ|GPTQ|HQQ", name, re.IGNORECASE):
         draft.refused[key] = f"weights quantized by {method[0]} can't be trained"
-    found = place(name)
-    pinned = draft.get(revision)
-    if "repo_id" not in found:
-        found = {"source": "path", **found}
-    elif pinned and re.fullmatch("[0-9a-f]{40}", str(pinned)):
-        found["revision"] = str(pinned)
-    elif pinned and pinned != "main":
+    location = place(name)
+    commit = draft.get(revision)
+    if "repo_id" not in location:
+        location = {"source": "path", **location}
+    elif commit and re.fullmatch("[0-9a-f]{40}", str(commit)):
+        location["revision"] = str(commit)
+    elif commit and commit != "main":
         draft.different[revision] = "a whole commit hash is needed; fill it in"
-    draft.model |= found
+    draft.model |= location
 
 
 def optimizer(draft: Draft, key: str, default: str) -> None:
@@ -59,8 +59,8 @@ def optimizer(draft: Draft, key: str, default: str) -> None:
         draft.put("train.optimizer", "adamw")
     elif name in _ADAMW_8BIT:
         draft.put("train.optimizer", "adamw_8bit")
-        if changed := _ADAMW_8BIT[name]:
-            draft.different[key] = changed
+        if difference := _ADAMW_8BIT[name]:
+            draft.different[key] = difference
     else:
         draft.refused[key] = f"{name}: only AdamW is there, in fp32 or 8 bits"
 
@@ -79,14 +79,14 @@ def schedule(
     """
     name = draft.get(key, default)
     steps, ratio = draft.number("warmup_steps"), draft.number("warmup_ratio")
-    spelled = "constant" if name == "constant_with_warmup" else name
-    if spelled not in ("cosine", "linear", "constant"):
+    spelling = "constant" if name == "constant_with_warmup" else name
+    if spelling not in ("cosine", "linear", "constant"):
         draft.refused[key] = f"{name}: only cosine, linear, constant and constant_with_warmup"
         return
-    draft.put("train.lr_scheduler_type", spelled)
-    if spelled != "constant":
+    draft.put("train.lr_scheduler_type", spelling)
+    if spelling != "constant":
         draft.put("train.min_lr_ratio", 0.0)
-    total = draft.given.get("max_steps")
+    total = draft.config.get("max_steps")
     if steps and ratio and name != "constant":
         draft.same["warmup_ratio"] = "warmup_steps is there too, and counts"
     if name == "constant":
@@ -134,7 +134,7 @@ def _shards(draft: Draft) -> None:
     """DeepSpeed by the name of its file, FSDP by its settings: the parts that each GPU has."""
     config = str(draft.get("deepspeed", ""))
     stage = _SHARDED_BY_NAME.search(Path(config).name)
-    fsdp = draft.get("fsdp") or any(name.startswith("fsdp_config.") for name in draft.given)
+    fsdp = draft.get("fsdp") or any(name.startswith("fsdp_config.") for name in draft.config)
     wants_fsdp2 = (
         draft.run["train"].get("optimizer") == "adamw_8bit"
         or draft.run.get("adapter", {}).get("quantize_base") is not None
@@ -200,12 +200,12 @@ _SET_UP = {
 
 def _tracking(draft: Draft) -> None:
     """Trackers that are named, or set up."""
-    wanted = draft.get("report_to", [])
-    names = [str(name) for name in ([wanted] if isinstance(wanted, str) else wanted)]
+    value = draft.get("report_to", [])
+    names = [str(name) for name in ([value] if isinstance(value, str) else value)]
     trackers = [name for name in names if name in _TRACKERS.values()]
     if len(trackers) < len({*names} - {"none", ""}):
         draft.same["report_to"] = "logging; see tracking"
-    for key in draft.given:
+    for key in draft.config:
         tracker = next((name for start, name in _TRACKERS.items() if key.startswith(start)), None)
         if tracker and draft.get(key):
             trackers.append(tracker)
@@ -215,7 +215,7 @@ def _tracking(draft: Draft) -> None:
                 draft.same[key] = "logging; the tracker's environment variables set it up"
         elif tracker:
             draft.off.append(key)
-    if draft.given.get("wandb_mode") == "disabled":
+    if draft.config.get("wandb_mode") == "disabled":
         trackers = [name for name in trackers if name != "wandb"]
     if trackers:
         draft.put("tracking", sorted({*trackers}))
@@ -256,19 +256,19 @@ ADAMW: Sequence[Rule] = (
 )
 # How a run is executed, and what it does from step to step.
 RUNNING: Sequence[Rule] = (
-    made(
+    converts(
         "deepspeed fsdp fsdp_config.*offload_params fsdp_config.*activation_checkpointing "
         "fsdp_config.*reshard_after_forward fsdp_config.*sharding_strategy",
         "`train.strategy`, `train.fsdp2`, `train.deepspeed` by the name of its file",
         _shards,
     ),
     becomes("seed", "train.seed", 42),
-    made(
+    converts(
         "report_to wandb_* mlflow_* tensorboard*",
         "`tracking`, whose project and server are set by environment variables",
         _tracking,
     ),
-    made(
+    converts(
         "logging_steps eval_steps save_steps save_total_limit",
         "the same names in `train`",
         _intervals,

@@ -11,11 +11,11 @@ REVISION = "FILL-IN"
 
 @dataclass
 class Draft:
-    """An overlay in the making, and what is said of the keys that it is made from.
+    """A draft of an overlay, and notes on the keys of the other tool's config.
 
     Attributes:
         name: name of the run.
-        given: the other tool's keys, nested ones with dots.
+        config: the values of the other tool's keys, nested ones with dots.
         gpus: number of GPUs that the config was for.
         run: the run's sections.
         model: its model's section.
@@ -24,12 +24,12 @@ class Draft:
         different: keys that lead to another result here, with what is done instead.
         refused: keys that have no counterpart, with the reason.
         off: keys whose values switch nothing on.
-        read: keys that were looked at. A key that is in none of these is unknown.
-        origin: for each key that was set, by its path in the run, those that it was made from.
+        read: keys that rules have read. A key that is in none of these is unknown.
+        origin: by the path of a key in the run, the other tool's keys that it comes from.
     """
 
     name: str
-    given: Mapping[str, Any]
+    config: Mapping[str, Any]
     gpus: int = 1
     run: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
@@ -40,13 +40,13 @@ class Draft:
     off: list[str] = field(default_factory=list)
     read: set[str] = field(default_factory=set)
     origin: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    # Those of the rule that is being applied.
+    # The keys of the rule under way.
     _converted: tuple[str, ...] = ()
 
     def get(self, key: str, default: Any = None) -> Any:
         """A key's value, or the default if it has none; the key then counts as converted."""
         self.read.add(key)
-        value = self.given.get(key)
+        value = self.config.get(key)
         return default if value is None else value
 
     def number(self, key: str, default: float | None = None) -> float | None:
@@ -71,11 +71,11 @@ class Draft:
 
 @dataclass(frozen=True)
 class Rule:
-    """What becomes of some keys.
+    """A rule for some keys of another tool.
 
     Attributes:
         keys: their names, or patterns of them.
-        here: what the documentation says.
+        here: their counterpart, for the documentation.
         apply: called with the draft and those of the keys that the config has; in any case, also
             without any, because the other tool's defaults aren't those of this one.
     """
@@ -91,10 +91,10 @@ def becomes(
     """One key, perhaps of several names, whose value becomes that of a key of the run."""
     first, *others = keys.split()
 
-    def apply(draft: Draft, found: Sequence[str]) -> None:
+    def apply(draft: Draft, present: Sequence[str]) -> None:
         for key in (*others, first):
-            if key in found or key == first:
-                fallback = default if key == first and len(found) < 2 else None
+            if key in present or key == first:
+                fallback = default if key == first and len(present) < 2 else None
                 value = draft.get(key, fallback) if read else draft.number(key, fallback)
                 value = read(value) if read and value is not None else value
                 if value is not None:
@@ -103,30 +103,30 @@ def becomes(
     return Rule((first, *others), f"`{target}`", apply)
 
 
-def made(keys: str, here: str, convert: Callable[[Draft], None]) -> Rule:
-    """Keys that are converted together."""
-    return Rule(tuple(keys.split()), here, lambda draft, found: convert(draft))
+def converts(keys: str, here: str, convert: Callable[[Draft], None]) -> Rule:
+    """Keys that one function converts."""
+    return Rule(tuple(keys.split()), here, lambda draft, present: convert(draft))
 
 
 def no_effect(keys: str, why: str, off: tuple[Any, ...] = ()) -> Rule:
     """Keys that don't change the result here."""
-    return _said(keys, f"no effect: {why}", "same", why, (*_OFF, *off))
+    return _note(keys, f"no effect: {why}", "same", why, (*_OFF, *off))
 
 
 def differs(keys: str, instead: str) -> Rule:
     """Keys whose counterpart leads to another result."""
-    return _said(keys, f"differs: {instead}", "different", instead)
+    return _note(keys, f"differs: {instead}", "different", instead)
 
 
 def refused(keys: str, why: str) -> Rule:
     """Keys without a counterpart."""
-    return _said(keys, f"refused: {why}", "refused", why)
+    return _note(keys, f"refused: {why}", "refused", why)
 
 
-def _said(keys: str, here: str, where: str, text: str, off: tuple[Any, ...] = _OFF) -> Rule:
-    def apply(draft: Draft, found: Sequence[str]) -> None:
-        for key in found:
-            if draft.given[key] in off:
+def _note(keys: str, here: str, where: str, text: str, off: tuple[Any, ...] = _OFF) -> Rule:
+    def apply(draft: Draft, present: Sequence[str]) -> None:
+        for key in present:
+            if draft.config[key] in off:
                 draft.off.append(key)
             else:
                 getattr(draft, where)[key] = text
@@ -136,26 +136,26 @@ def _said(keys: str, here: str, where: str, text: str, off: tuple[Any, ...] = _O
 
 def apply(rules: Sequence[Rule], draft: Draft) -> None:
     """Apply rules to a draft; a key is its first rule's. Unknown ones are refused, except nulls."""
-    left = [*draft.given]
+    rest = [*draft.config]
     for rule in rules:
-        found = [key for key in left if any(fnmatchcase(key, name) for name in rule.keys)]
-        left = [key for key in left if key not in found]
-        draft._converted = tuple(found)
+        present = [key for key in rest if any(fnmatchcase(key, name) for name in rule.keys)]
+        rest = [key for key in rest if key not in present]
+        draft._converted = tuple(present)
         try:
-            rule.apply(draft, found)
-        # Of values of another kind, which may be those of an earlier rule.
+            rule.apply(draft, present)
+        # A value is of another kind, which may be that of an earlier rule's key.
         except (ArithmeticError, AttributeError, TypeError, ValueError):
-            wrong = found or draft.read & draft.given.keys()
+            wrong = present or draft.read & draft.config.keys()
             draft.refused |= dict.fromkeys(wrong, "a value of another kind may be expected")
-    known = draft.read | draft.same.keys() | draft.different.keys() | draft.refused.keys()
-    for key in draft.given.keys() - known - {*draft.off}:
-        if draft.given[key] is None:
+    read = draft.read | draft.same.keys() | draft.different.keys() | draft.refused.keys()
+    for key in draft.config.keys() - read - {*draft.off}:
+        if draft.config[key] is None:
             draft.off.append(key)
         else:
             draft.refused[key] = "unknown key"
 
 
-def flattened(config: Mapping[str, Any], nested: Sequence[str]) -> dict[str, Any]:
+def flatten(config: Mapping[str, Any], nested: Sequence[str]) -> dict[str, Any]:
     """A config with the keys inside these mappings beside the others, with dots."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
@@ -167,12 +167,12 @@ def flattened(config: Mapping[str, Any], nested: Sequence[str]) -> dict[str, Any
 
 
 def entry_draft(draft: Draft, key: str, entry: Mapping[str, Any], rules: Sequence[Rule]) -> Draft:
-    """Apply rules to a mapping inside a config, and say of the config's keys what they say."""
+    """Apply rules to a mapping inside a config, and take over their notes on its keys."""
     inner = Draft(draft.name, entry)
     apply(rules, inner)
     for name in ("same", "different", "refused"):
-        said = {f"{key}.{inside}": text for inside, text in getattr(inner, name).items()}
-        getattr(draft, name).update(said)
+        notes = {f"{key}.{inside}": text for inside, text in getattr(inner, name).items()}
+        getattr(draft, name).update(notes)
     draft.off += [f"{key}.{inside}" for inside in inner.off]
     return inner
 

@@ -22,14 +22,14 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from moray.errors import UserError, first_line
-from moray.evaluate.bootstrap import Bootstrapped, draws
-from moray.evaluate.worker import EvaluationJob, of_each_model
+from moray.evaluate.bootstrap import BootstrapFigures, draws
+from moray.evaluate.worker import EvaluationJob, for_each_model
 from moray.extras.lm_eval.requirements import task_manager
 from moray.tasks.language.tokenizer import load_tokenizer
 from moray.workers.entry import BatchCounter, Worker
 from moray.workers.memory import is_out_of_memory
 
-# What the harness calls the answers if a task filters nothing.
+# The harness's name for the answers of a task that filters nothing.
 _UNFILTERED = ",none"
 
 
@@ -67,7 +67,7 @@ class TaskFigures:
     """
 
     documents: int
-    figures: Bootstrapped
+    figures: BootstrapFigures
     facts: dict[str, Any] = field(default_factory=dict)
 
 
@@ -76,7 +76,7 @@ def benchmark_on_worker(
 ) -> dict[str, dict[str, TaskFigures]]:
     """Run the tasks on this worker's models; returns the figures by model and task."""
     counter = BatchCounter(job.folder, worker.rank)
-    found: dict[str, dict[str, TaskFigures]] = {}
+    by_model: dict[str, dict[str, TaskFigures]] = {}
     for name in list(job.models)[worker.rank :: worker.world_size]:
         folder = job.models[name]
         tokenizer = load_tokenizer(folder)
@@ -87,9 +87,9 @@ def benchmark_on_worker(
             return _figures(benchmark, job.batch_size, model, tokenizer)
 
         with contextlib.chdir(benchmark.directory):
-            found |= of_each_model(figures, replace(job, models={name: folder}), worker)
+            by_model |= for_each_model(figures, replace(job, models={name: folder}), worker)
         counter.add()
-    return found
+    return by_model
 
 
 def _figures(
@@ -100,10 +100,10 @@ def _figures(
     random.seed(DEFAULT_RANDOM_SEED)
     np.random.seed(DEFAULT_OTHER_SEED)
     torch.manual_seed(DEFAULT_OTHER_SEED)
-    while (results := _evaluated(benchmark, loaded, model, tokenizer, size)) is None:
+    while (results := _evaluate(benchmark, loaded, model, tokenizer, size)) is None:
         loaded, size = _load(benchmark), size // 2
-    tasks = _of_tasks(benchmark, results, loaded["tasks"])
-    return tasks | _of_groups(benchmark, results, loaded["groups"], tasks)
+    tasks = _task_figures(benchmark, results, loaded["tasks"])
+    return tasks | _group_figures(benchmark, results, loaded["groups"], tasks)
 
 
 def _load(benchmark: Benchmark) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def _load(benchmark: Benchmark) -> dict[str, Any]:
     for name, task in loaded["tasks"].items():
         if getattr(task, "UNSAFE_CODE", False):
             raise UserError(benchmark.key, f"{name} runs code that models write", "remove it")
-        # As the harness's command does: tasks that define 0 keep it.
+        # Tasks that define 0 keep it, as with the harness's command.
         defined = task.get_config("num_fewshot")
         if defined != 0 and (benchmark.num_fewshot is not None or defined is None):
             task.set_config("num_fewshot", benchmark.num_fewshot or 0)
@@ -130,14 +130,14 @@ def _load(benchmark: Benchmark) -> dict[str, Any]:
     return loaded
 
 
-def _evaluated(
+def _evaluate(
     benchmark: Benchmark,
     loaded: dict[str, Any],
     model: PreTrainedModel,
     tokenizer: Any,
     batch_size: int,
 ) -> dict[str, Any] | None:
-    """What the harness returns; None if memory is too small for the batch size, unless it is 1."""
+    """The harness's results; None if memory is too small for a batch size above 1."""
     try:
         results: dict[str, Any] = evaluate(
             HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch_size),
@@ -158,20 +158,20 @@ def _evaluated(
     return None
 
 
-def _of_tasks(
+def _task_figures(
     benchmark: Benchmark, results: dict[str, Any], tasks: dict[str, Any]
 ) -> dict[str, TaskFigures]:
-    found = {}
+    by_task = {}
     for seed, name in enumerate(sorted(tasks)):
         aggregations = tasks[name].aggregation()
-        values, resampled = {}, {}
+        values, resamples = {}, {}
         for (metric, key), documents in _by_document(results["samples"][name]).items():
             value = results["results"][name][f"{metric},{key}"]
             if isinstance(value, int | float | np.number):
                 label = f"{metric},{key}".removesuffix(_UNFILTERED)
                 values[label] = float(value)
                 # Tasks have different resamples, so that those of a group are independent.
-                resampled[label] = _resampled(
+                resamples[label] = _resample(
                     documents, aggregations.get(metric, mean), benchmark.bootstrap_samples, seed
                 )
         facts = {
@@ -180,42 +180,42 @@ def _of_tasks(
             "higher_is_better": results["higher_is_better"][name],
         }
         count = results["n-samples"][name]["effective"]
-        found[name] = TaskFigures(count, Bootstrapped(values, resampled), facts)
-    return found
+        by_task[name] = TaskFigures(count, BootstrapFigures(values, resamples), facts)
+    return by_task
 
 
 def _by_document(samples: Sequence[dict[str, Any]]) -> dict[tuple[str, str], list[Any]]:
-    """What each document contributes to a metric, by metric and filter."""
-    found = defaultdict(list)
+    """Each document's contribution to a metric, by metric and filter."""
+    values = defaultdict(list)
     for sample in samples:
         for metric in sample["metrics"]:
-            found[metric, sample["filter"]].append(sample[metric])
-    return found
+            values[metric, sample["filter"]].append(sample[metric])
+    return values
 
 
-def _resampled(
+def _resample(
     documents: list[Any], aggregation: Callable[[list[Any]], Any], samples: int, seed: int
 ) -> NDArray[np.float64]:
     """A metric of resampled documents, shape (samples,)."""
-    drawn = draws(len(documents), samples, seed)
+    units = draws(len(documents), samples, seed)
     if aggregation is mean:
         column = np.array(documents, np.float64)
-        return np.array([column[numbers].mean() for numbers in drawn])
-    return np.array([aggregation([documents[n] for n in numbers]) for numbers in drawn], np.float64)
+        return np.array([column[numbers].mean() for numbers in units])
+    return np.array([aggregation([documents[n] for n in numbers]) for numbers in units], np.float64)
 
 
-def _of_groups(
+def _group_figures(
     benchmark: Benchmark,
     results: dict[str, Any],
     groups: dict[str, Any],
     tasks: dict[str, TaskFigures],
 ) -> dict[str, TaskFigures]:
     """The figures of groups that have any: the harness's means of those of their tasks."""
-    found = {}
-    for name, aggregated in results.get("groups", {}).items():
+    by_group = {}
+    for name, means in results.get("groups", {}).items():
         labels = {
             key: key.removesuffix(_UNFILTERED)
-            for key in aggregated
+            for key in means
             if "," in key and "_stderr," not in key
         }
         resamples = []
@@ -223,19 +223,19 @@ def _of_groups(
             metrics = {
                 task: {"sample_len": one.documents}
                 | {
-                    key: one.figures.resampled[label][number]
+                    key: one.figures.resamples[label][number]
                     for key, label in labels.items()
-                    if label in one.figures.resampled
+                    if label in one.figures.resamples
                 }
                 for task, one in tasks.items()
             }
             resamples.append(groups[name].aggregate(metrics))
-        found[name] = TaskFigures(
-            aggregated["sample_len"],
-            Bootstrapped(
-                {label: float(aggregated[key]) for key, label in labels.items()},
+        by_group[name] = TaskFigures(
+            means["sample_len"],
+            BootstrapFigures(
+                {label: float(means[key]) for key, label in labels.items()},
                 {label: np.array([one[key] for one in resamples]) for key, label in labels.items()},
             ),
             {"higher_is_better": results["higher_is_better"].get(name, {})},
         )
-    return found
+    return by_group

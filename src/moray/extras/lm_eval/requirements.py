@@ -1,4 +1,4 @@
-"""What benchmarks need, known without importing the harness, which takes seconds to import."""
+"""Requirements of benchmarks, known without the harness, which takes seconds to import."""
 
 import difflib
 from collections.abc import Iterator, Sequence
@@ -25,9 +25,9 @@ def benchmark_faults(run: str, section: Benchmarks) -> Iterator[UserError]:
     if not find_spec("lm_eval"):
         yield UserError(key, "lm-eval is not installed", "pip install 'moray[benchmarks]'")
         return
-    known = task_manager(section.include_path, tuple(section.tasks)).all_tasks
-    for task in sorted({*section.tasks} - {*known}):
-        near = difflib.get_close_matches(task, known, n=1)
+    tasks = task_manager(section.include_path, tuple(section.tasks)).all_tasks
+    for task in sorted({*section.tasks} - {*tasks}):
+        near = difflib.get_close_matches(task, tasks, n=1)
         where = f"in {section.include_path} or " if section.include_path else ""
         yield UserError(
             key,

@@ -9,7 +9,10 @@ from moray.config.schema.sections import Benchmarks
 from moray.console import say
 from moray.errors import ConfigError, UserError
 from moray.evaluate.bootstrap import with_intervals
-from moray.evaluate.driver import on_evaluation_workers, shown
+from moray.evaluate.driver import (
+    start_evaluation_workers,
+    with_interval,
+)
 from moray.extras.lm_eval.requirements import benchmark_faults
 from moray.provenance.lineage import write_sealed
 from moray.provenance.manifest import MANIFEST
@@ -52,7 +55,7 @@ def benchmark(
     from moray.extras.lm_eval.harness import Benchmark, benchmark_on_worker
 
     models = {"base": base.absolute(), "tuned": tuned.absolute()}
-    with on_evaluation_workers("benchmarks", run, output, cfg, execution) as workers:
+    with start_evaluation_workers("benchmarks", run, output, cfg, execution) as workers:
         benchmark = Benchmark(
             key=f"runs.{run}.benchmarks.tasks",
             directory=Path.cwd(),
@@ -66,9 +69,9 @@ def benchmark(
         # A model at a time is what a worker has done.
         entry_point = partial(benchmark_on_worker, benchmark=benchmark)
         results = workers.run(entry_point, models, (), 1)
-    figures = {name: found for result in results for name, found in result.items()}
+    figures = {name: by_task for result in results for name, by_task in result.items()}
     tasks = {
-        name: _compared(first, figures["tuned"][name], cfg["confidence"])
+        name: _compare(first, figures["tuned"][name], cfg["confidence"])
         for name, first in figures["base"].items()
     }
     result = {
@@ -78,14 +81,14 @@ def benchmark(
         "tasks": tasks,
     }
     write_sealed(output, result, [base / MANIFEST, tuned / MANIFEST, *files])
-    # Of a group, not those of each task; a tag only stands for tasks.
+    # A group has one line instead of one for each task; a tag only stands for tasks.
     for name in [task for task in cfg["tasks"] if task in tasks] or tasks:
-        for metric, first in tasks[name]["base"].items():
-            second = tasks[name]["tuned"][metric]
-            say(f"{run}: {name} {metric} {shown(first)} before, {shown(second)} after")
+        for metric in tasks[name]["base"]:
+            before, after = (with_interval(tasks[name][model][metric]) for model in models)
+            say(f"{run}: {name} {metric} {before} before, {after} after")
 
 
-def _compared(base: "TaskFigures", tuned: "TaskFigures", confidence: float) -> dict[str, Any]:
+def _compare(base: "TaskFigures", tuned: "TaskFigures", confidence: float) -> dict[str, Any]:
     return {
         "documents": base.documents,
         **base.facts,

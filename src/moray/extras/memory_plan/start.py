@@ -14,7 +14,7 @@ from moray.config.extras import check_all_there
 from moray.config.grid import with_value
 from moray.config.layout import lay_out_here, on_cores_of, threads
 from moray.config.load import load_experiment
-from moray.config.recorded import made_folder
+from moray.config.recorded import existing_model_folder
 from moray.config.schema.experiment import Experiment
 from moray.config.schema.models import HubModel, PathModel, ScratchModel
 from moray.config.schema.sections import WorkerRange
@@ -109,7 +109,7 @@ def _workers(experiment: Experiment, run: str, device: str) -> int:
 def _folder(experiment: Experiment, model: str, temporary: Path) -> Path:
     """A folder with the `config.json` of a base model."""
     section = experiment.models[model]
-    if made := made_folder(experiment, model):
+    if made := existing_model_folder(experiment, model):
         return made
     if isinstance(section, ScratchModel):
         llama_config(section.model_dump(), section.tokenizer.vocab_size).save_pretrained(temporary)

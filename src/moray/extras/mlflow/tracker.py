@@ -21,15 +21,15 @@ _METRICS, _PARAMS, _TAGS, _CHARACTERS = 1000, 100, 100, 5000
 
 
 @contextmanager
-def opened(run: TrackedRun) -> Iterator["MLflow"]:
+def open_run(run: TrackedRun) -> Iterator["MLflow"]:
     """Find a run by its id, or create it; see `Tracker`."""
     with _sole_opener():
         client = mlflow.MlflowClient()
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", _EXPERIMENT)
         experiment = mlflow.set_experiment(name).experiment_id
-    found = list(client.search_runs([experiment], f"tags.`{_ID}` = '{run.id}'"))
+    runs = list(client.search_runs([experiment], f"tags.`{_ID}` = '{run.id}'"))
     tags = {_ID: run.id, "moray.run": run.name}
-    there = found or [client.create_run(experiment, run_name=run.name, tags=tags)]
+    there = runs or [client.create_run(experiment, run_name=run.name, tags=tags)]
     yield MLflow(client, there[0], run.config)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from moray.errors import UserError
-from moray.extras.object_store.lease import leased
+from moray.extras.object_store.lease import hold_lease
 from moray.provenance.manifest import (
     MANIFEST,
     Files,
@@ -28,7 +28,7 @@ from moray.provenance.manifest import (
 )
 from moray.storage.interface import Remote, folder_of, name_of
 from moray.storage.objects import Objects, open_objects
-from moray.storage.transfer import once_a_node
+from moray.storage.transfer import fill_once
 
 Entry = dict[str, Any]
 
@@ -52,8 +52,8 @@ class ObjectRecords:
         self._objects = objects
 
     def read(self, name: str) -> bytes | None:
-        found = self._objects.get(name)
-        return None if found is None else found[0]
+        answer = self._objects.get(name)
+        return None if answer is None else answer[0]
 
     def write(self, name: str, content: bytes) -> None:
         self._objects.put(name, content)
@@ -61,9 +61,9 @@ class ObjectRecords:
     def remove(self, name: str) -> None:
         self._objects.delete([name])
 
-    def changed(self, name: str) -> float | None:
-        found = self._objects.head(name)
-        return None if found is None else found.changed
+    def last_modified(self, name: str) -> float | None:
+        info = self._objects.head(name)
+        return None if info is None else info.last_modified
 
 
 class ObjectStorage:
@@ -100,7 +100,7 @@ class ObjectStorage:
 
     @contextmanager
     def sole_driver(self) -> Iterator[None]:
-        with leased(self._objects, self._lease_seconds) as self._token:
+        with hold_lease(self._objects, self._lease_seconds) as self._token:
             self.work.mkdir(parents=True, exist_ok=True)
             try:
                 yield
@@ -126,9 +126,9 @@ class ObjectStorage:
     def persist(self, attempt: str, paths: Iterable[Path]) -> Files:
         paths, folder = list(paths), self.staging(attempt)
         files = list_files(folder, paths)
-        # What the run was resumed from isn't needed any more.
-        for fetched in self.folder.glob(f"*{_FETCHED}"):
-            shutil.rmtree(fetched, ignore_errors=True)
+        # The checkpoint that the run was resumed from isn't needed any more.
+        for download in self.folder.glob(f"*{_FETCHED}"):
+            shutil.rmtree(download, ignore_errors=True)
         for path in paths:
             self._objects.upload(path, f"{_DATA}/{attempt}/{path.relative_to(folder)}")
             path.unlink()
@@ -161,12 +161,12 @@ class ObjectStorage:
     def steps(self) -> list[int]:
         return sorted({entry["step"] for entry in self._commits.checkpoints().values()})
 
-    def damaged(self, step: int) -> list[str]:
+    def damaged_files(self, step: int) -> list[str]:
         # The files are on this machine afterwards.
-        return damaged_files(self._downloaded(step)) if step in self.steps() else [MANIFEST]
+        return damaged_files(self._download(step)) if step in self.steps() else [MANIFEST]
 
     def fetch(self, step: int) -> Path:
-        folder = self._downloaded(step)
+        folder = self._download(step)
         if damaged := damaged_files(folder):
             raise UserError(
                 f"{self._url}/{folder_of(Path())}/{name_of(step)}",
@@ -176,21 +176,21 @@ class ObjectStorage:
         return folder
 
     def history_of(self, step: int) -> Path:
-        return self._downloaded(step)
+        return self._download(step)
 
     def newest_elsewhere(self) -> str | None:
         run, _, own = self._url.rpartition("/")
-        found = []
+        checkpoints = []
         for fingerprint in open_objects(run).folders():
             if fingerprint == own:
                 continue
             url = f"{run}/{fingerprint}"
             objects = open_objects(url)
             for entry in Commits(objects).checkpoints().values():
-                data = objects.listed(f"{_DATA}/{entry['attempt']}/")
-                changed = max((file.changed for file in data.values()), default=0.0)
-                found.append((changed, f"{url}/checkpoints/{name_of(entry['step'])}"))
-        return max(found)[1] if found else None
+                data = objects.list_objects(f"{_DATA}/{entry['attempt']}/")
+                newest = max((file.last_modified for file in data.values()), default=0.0)
+                checkpoints.append((newest, f"{url}/checkpoints/{name_of(entry['step'])}"))
+        return max(checkpoints)[1] if checkpoints else None
 
     def remove(self, step: int) -> None:
         self._commits.check()
@@ -202,20 +202,20 @@ class ObjectStorage:
         self._commits.check()
         committed = {entry["attempt"] for entry in self._commits.checkpoints().values()}
 
-        def left(key: str) -> bool:
+        def is_leftover(key: str) -> bool:
             attempt = key.split("/")[2]
             # Later workers may be uploading already.
             return attempt not in committed and _fence_of(attempt) <= (self._commits.fence or 0)
 
-        self._objects.delete(filter(left, self._objects.listed(f"{_DATA}/")))
-        self._objects.abort_uploads(f"{_DATA}/", left)
+        self._objects.delete(filter(is_leftover, self._objects.list_objects(f"{_DATA}/")))
+        self._objects.abort_uploads(f"{_DATA}/", is_leftover)
 
     def _remove(self, number: int, entry: Entry) -> None:
         # First what makes it count.
         self._commits.remove(number)
-        self._objects.delete(self._objects.listed(f"{_DATA}/{entry['attempt']}/"))
+        self._objects.delete(self._objects.list_objects(f"{_DATA}/{entry['attempt']}/"))
 
-    def _downloaded(self, step: int) -> Path:
+    def _download(self, step: int) -> Path:
         """The files of a checkpoint that are there, whole or not, with its manifest."""
         entries = self._commits.checkpoints().values()
         entry = [entry for entry in entries if entry["step"] == step][-1]
@@ -226,7 +226,7 @@ class ObjectStorage:
                 self._objects.download(f"{prefix}/{name}", folder / name)
             write_listed_manifest(folder, entry["files"], step=step)
 
-        return once_a_node(self.folder / f"{entry['attempt']}{_FETCHED}", fill)
+        return fill_once(self.folder / f"{entry['attempt']}{_FETCHED}", fill)
 
 
 def _fence_of(attempt: str) -> int:
@@ -249,7 +249,7 @@ class Commits:
         self._writer = uuid.uuid4().hex
         self.fence: int | None = None
         self._last = 0
-        self._known: dict[int, Entry] = {}
+        self._cache: dict[int, Entry] = {}
 
     def checkpoints(self) -> dict[int, Entry]:
         """The manifests of checkpoints, by number, from the oldest."""
@@ -264,9 +264,9 @@ class Commits:
         while True:
             entries = self._entries()
             if any(entry["token"] > token for entry in entries.values()):
-                raise self._taken_over()
+                raise self._takeover_error()
             number = max(entries, default=0) + 1
-            if self._created(number, {"token": token}):
+            if self._create(number, {"token": token}):
                 self.fence = self._last = number
                 return
 
@@ -276,8 +276,8 @@ class Commits:
         Raises:
             UserError: if a later worker has shut this one out; nothing is committed then.
         """
-        if not self._created(self._last + 1, {"token": token, "step": step, **facts}):
-            raise self._taken_over()
+        if not self._create(self._last + 1, {"token": token, "step": step, **facts}):
+            raise self._takeover_error()
         self._last += 1
         return self._last
 
@@ -288,7 +288,7 @@ class Commits:
             UserError: if one has.
         """
         if max(self._numbers(), default=0) > self._last:
-            raise self._taken_over()
+            raise self._takeover_error()
 
     def remove(self, number: int) -> None:
         self._objects.delete([_key(number)])
@@ -297,19 +297,19 @@ class Commits:
         numbers = self._numbers()
         for number in numbers:
             # Entries never change, but old ones may be removed meanwhile.
-            if number not in self._known and (found := self._objects.get(_key(number))):
-                self._known[number] = json.loads(found[0])
-        return {number: self._known[number] for number in numbers if number in self._known}
+            if number not in self._cache and (answer := self._objects.get(_key(number))):
+                self._cache[number] = json.loads(answer[0])
+        return {number: self._cache[number] for number in numbers if number in self._cache}
 
     def _numbers(self) -> list[int]:
-        names = self._objects.listed(f"{_COMMITS}/")
+        names = self._objects.list_objects(f"{_COMMITS}/")
         return sorted(int(name.rpartition("/")[2].removesuffix(".json")) for name in names)
 
-    def _created(self, number: int, entry: Entry) -> bool:
+    def _create(self, number: int, entry: Entry) -> bool:
         content = json.dumps({"writer": self._writer, **entry}, indent=2).encode()
         return self._objects.create(_key(number), content) is not None
 
-    def _taken_over(self) -> UserError:
+    def _takeover_error(self) -> UserError:
         return UserError(
             self._objects.url,
             "this run has been taken over by other workers, so these can't save checkpoints any "

@@ -9,7 +9,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import GCSStore
 
-from moray.storage.objects import Listed, Objects
+from moray.storage.objects import ObjectInfo, Objects
 
 if TYPE_CHECKING:
     from obstore.store import GCSConfig
@@ -44,12 +44,12 @@ class Store(Objects):
         )
 
     def get(self, key: str) -> tuple[bytes, str] | None:
-        found = self._found(key)
-        return None if found is None else (bytes(found.bytes()), _version(found.meta))
+        answer = self._get(key)
+        return None if answer is None else (bytes(answer.bytes()), _version(answer.meta))
 
-    def head(self, key: str) -> Listed | None:
+    def head(self, key: str) -> ObjectInfo | None:
         try:
-            return _listed(obstore.head(self._store, key))
+            return _object_info(obstore.head(self._store, key))
         except FileNotFoundError:
             return None
 
@@ -62,11 +62,11 @@ class Store(Objects):
     def replace(self, key: str, content: bytes, version: str) -> str | None:
         return self._put_if(key, content, {"version": version})
 
-    def listed(self, prefix: str) -> dict[str, Listed]:
+    def list_objects(self, prefix: str) -> dict[str, ObjectInfo]:
         return {
-            found["path"]: _listed(found)
+            meta["path"]: _object_info(meta)
             for page in obstore.list(self._store, prefix or None)
-            for found in page
+            for meta in page
         }
 
     def folders(self) -> list[str]:
@@ -86,10 +86,10 @@ class Store(Objects):
         """Does nothing: obstore can't list uploads; a rule of the bucket can drop them."""
 
     def _chunks(self, key: str) -> Iterable[Any] | None:
-        found = self._found(key)
-        return None if found is None else found.stream(min_chunk_size=_CHUNK)
+        answer = self._get(key)
+        return None if answer is None else answer.stream(min_chunk_size=_CHUNK)
 
-    def _found(self, key: str) -> Any:
+    def _get(self, key: str) -> Any:
         try:
             return obstore.get(self._store, key)
         except FileNotFoundError:
@@ -102,8 +102,8 @@ class Store(Objects):
             return self._version_of(key, content)
 
 
-def _listed(meta: Any) -> Listed:
-    return Listed(meta["size"], meta["last_modified"].timestamp())
+def _object_info(meta: Any) -> ObjectInfo:
+    return ObjectInfo(meta["size"], meta["last_modified"].timestamp())
 
 
 def _version(meta: Any) -> str:

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from moray.background import repeated
+from moray.background import call_repeatedly
 from moray.console import say
-from moray.storage.folder import taken, this_process
+from moray.storage.folder import held_lock, this_process
 from moray.storage.objects import Objects
 
 _LEASE = "lease.json"
@@ -25,7 +25,7 @@ _LOOKS = 10
 
 
 @contextmanager
-def leased(objects: Objects, seconds: float) -> Iterator[int]:
+def hold_lease(objects: Objects, seconds: float) -> Iterator[int]:
     """Hold the lock of a run during the body; yields the token.
 
     The lock outlives a holder that died by so many seconds.
@@ -34,16 +34,16 @@ def leased(objects: Objects, seconds: float) -> Iterator[int]:
         UserError: if another process holds the lock, naming it.
     """
     holder = {**this_process(), "id": uuid.uuid4().hex, "seconds": seconds}
-    token, version = _acquired(objects, holder)
-    held_lease = _Held(objects, {**holder, "token": token}, version)
+    token, version = _acquire(objects, holder)
+    lease = _Lease(objects, {**holder, "token": token}, version)
     try:
-        with repeated(held_lease.renew, seconds / _RENEWALS):
+        with call_repeatedly(lease.renew, seconds / _RENEWALS):
             yield token
     finally:
-        held_lease.release()
+        lease.release()
 
 
-class _Held:
+class _Lease:
     def __init__(self, objects: Objects, holder: dict[str, Any], version: str) -> None:
         self._objects = objects
         self._holder = holder
@@ -71,41 +71,41 @@ class _Held:
         version = self._objects.replace(_LEASE, content, self._version)
         if version is None:
             # An earlier one may have been written though its answer was lost.
-            found = self._objects.get(_LEASE)
-            if found and json.loads(found[0]).get("id") == self._holder["id"]:
-                version = self._objects.replace(_LEASE, content, found[1])
+            current = self._objects.get(_LEASE)
+            if current and json.loads(current[0]).get("id") == self._holder["id"]:
+                version = self._objects.replace(_LEASE, content, current[1])
         self._version = version
 
 
-def _acquired(objects: Objects, holder: dict[str, Any]) -> tuple[int, str]:
+def _acquire(objects: Objects, holder: dict[str, Any]) -> tuple[int, str]:
     """The token and version of a lock that is ours now."""
-    found = objects.get(_LEASE)
-    if found is None:
+    current = objects.get(_LEASE)
+    if current is None:
         version, token = objects.create(_LEASE, _content({**holder, "token": 1})), 1
     else:
-        before = json.loads(found[0])
+        before = json.loads(current[0])
         if not before.get("released"):
-            _watch(objects, before, found[1])
+            _watch(objects, before, current[1])
         token = before["token"] + 1
-        version = objects.replace(_LEASE, _content({**holder, "token": token}), found[1])
+        version = objects.replace(_LEASE, _content({**holder, "token": token}), current[1])
     if version is None:
         now = objects.get(_LEASE)
-        raise taken(objects.url, json.loads(now[0]) if now else {})
+        raise held_lock(objects.url, json.loads(now[0]) if now else {})
     return token, version
 
 
 def _watch(objects: Objects, holder: dict[str, Any], version: str) -> None:
     """Return once a lock wasn't renewed for as long as its lease lasts; refuse it if it was."""
-    seconds, ended = holder["seconds"], time.monotonic() + holder["seconds"]
+    seconds, deadline = holder["seconds"], time.monotonic() + holder["seconds"]
     say(
         f"{objects.url}: process {holder['pid']} on {holder['host']} was training this run; "
         f"waiting {seconds:g} s for a sign of life"
     )
-    while time.monotonic() < ended:
+    while time.monotonic() < deadline:
         time.sleep(seconds / _LOOKS)
-        found = objects.get(_LEASE)
-        if found is None or found[1] != version:
-            raise taken(objects.url, holder)
+        current = objects.get(_LEASE)
+        if current is None or current[1] != version:
+            raise held_lock(objects.url, holder)
 
 
 def _content(facts: dict[str, Any]) -> bytes:

@@ -15,7 +15,7 @@ import botocore.session
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from moray.storage.objects import Listed, Objects
+from moray.storage.objects import ObjectInfo, Objects
 
 # A single request takes at most 5 GiB, and an upload in parts at most 10,000 of them.
 _PART = 64 * 2**20
@@ -50,12 +50,12 @@ class Store(Objects):
         self._client = _session().create_client("s3", config=_CONFIG)
 
     def get(self, key: str) -> tuple[bytes, str] | None:
-        found = self._answer("get_object", key)
-        return None if found is None else (found["Body"].read(), found["ETag"])
+        answer = self._answer("get_object", key)
+        return None if answer is None else (answer["Body"].read(), answer["ETag"])
 
-    def head(self, key: str) -> Listed | None:
-        found = self._answer("head_object", key)
-        return None if found is None else _listed(found, "ContentLength")
+    def head(self, key: str) -> ObjectInfo | None:
+        answer = self._answer("head_object", key)
+        return None if answer is None else _object_info(answer, "ContentLength")
 
     def put(self, key: str, content: bytes) -> None:
         self._client.put_object(**self._at(key), Body=content)
@@ -66,26 +66,26 @@ class Store(Objects):
     def replace(self, key: str, content: bytes, version: str) -> str | None:
         return self._put_if(key, content, IfMatch=version)
 
-    def listed(self, prefix: str) -> dict[str, Listed]:
+    def list_objects(self, prefix: str) -> dict[str, ObjectInfo]:
         return {
-            found["Key"].removeprefix(self._prefix): _listed(found, "Size")
+            entry["Key"].removeprefix(self._prefix): _object_info(entry, "Size")
             for page in self._pages("list_objects_v2", prefix)
-            for found in page.get("Contents", [])
+            for entry in page.get("Contents", [])
         }
 
     def folders(self) -> list[str]:
         pages = self._pages("list_objects_v2", "", Delimiter="/")
-        found = (entry["Prefix"] for page in pages for entry in page.get("CommonPrefixes", []))
-        return [prefix.removeprefix(self._prefix).rstrip("/") for prefix in found]
+        prefixes = (entry["Prefix"] for page in pages for entry in page.get("CommonPrefixes", []))
+        return [prefix.removeprefix(self._prefix).rstrip("/") for prefix in prefixes]
 
     def delete(self, keys: Iterable[str]) -> None:
         keys = list(keys)
         for start in range(0, len(keys), _MOST_DELETED):
             names = [{"Key": self._prefix + key} for key in keys[start : start + _MOST_DELETED]]
-            done = self._client.delete_objects(
+            answer = self._client.delete_objects(
                 Bucket=self._bucket, Delete={"Objects": names, "Quiet": True}
             )
-            for error in done.get("Errors", []):
+            for error in answer.get("Errors", []):
                 raise ClientError({"Error": error}, "DeleteObjects")
 
     def upload(self, path: Path, key: str) -> None:
@@ -101,8 +101,8 @@ class Store(Objects):
             with path.open("rb") as file:
                 file.seek((number - 1) * part)
                 body = file.read(part)
-            sent = self._client.upload_part(**this, PartNumber=number, Body=body)
-            return {"PartNumber": number, "ETag": sent["ETag"]}
+            answer = self._client.upload_part(**this, PartNumber=number, Body=body)
+            return {"PartNumber": number, "ETag": answer["ETag"]}
 
         with ThreadPoolExecutor(_THREADS) as pool:
             parts = list(pool.map(send, range(1, -(-size // part) + 1)))
@@ -110,15 +110,15 @@ class Store(Objects):
 
     def abort_uploads(self, prefix: str, cut_off: Callable[[str], bool]) -> None:
         for page in self._pages("list_multipart_uploads", prefix):
-            for found in page.get("Uploads", []):
-                if cut_off(found["Key"].removeprefix(self._prefix)):
+            for upload in page.get("Uploads", []):
+                if cut_off(upload["Key"].removeprefix(self._prefix)):
                     self._client.abort_multipart_upload(
-                        Bucket=self._bucket, Key=found["Key"], UploadId=found["UploadId"]
+                        Bucket=self._bucket, Key=upload["Key"], UploadId=upload["UploadId"]
                     )
 
     def _chunks(self, key: str) -> Iterable[Any] | None:
-        found = self._answer("get_object", key)
-        return None if found is None else found["Body"].iter_chunks(2**20)
+        answer = self._answer("get_object", key)
+        return None if answer is None else answer["Body"].iter_chunks(2**20)
 
     def _answer(self, operation: str, key: str) -> Any:
         """The answer to a request for an object; None if it isn't there."""
@@ -164,8 +164,8 @@ def _session() -> botocore.session.Session:
     return botocore.session.get_session()
 
 
-def _listed(found: dict[str, Any], size: str) -> Listed:
-    return Listed(found[size], found["LastModified"].timestamp())
+def _object_info(entry: dict[str, Any], size: str) -> ObjectInfo:
+    return ObjectInfo(entry[size], entry["LastModified"].timestamp())
 
 
 def _code(error: ClientError) -> str:

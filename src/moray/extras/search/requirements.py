@@ -1,4 +1,4 @@
-"""What a search needs, known without importing its library."""
+"""Requirements of a search, known without importing its library."""
 
 from collections.abc import Iterator
 from importlib.util import find_spec

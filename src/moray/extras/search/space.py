@@ -17,7 +17,7 @@ from moray.config.tasks import TASKS
 from moray.config.validation import describe, models_in
 from moray.errors import UserError
 
-# What validation losses are measured on.
+# Settings that decide which rows validation losses are measured on.
 _MEASURE = ("train.eval_rows",)
 
 
@@ -32,7 +32,7 @@ def check_searches(experiment: Experiment) -> list[UserError]:
 
 
 def search_config(experiment: Experiment, run: str) -> dict[str, Any]:
-    """What a search depends on: what its trainings do, without the keys that it sets itself."""
+    """The settings that a search depends on: those of a training, without the keys that it sets."""
     section = experiment.runs[run]
     assert section.search
     config = train_config(experiment, run)
@@ -57,11 +57,11 @@ def candidates(run: Run) -> Iterator[Run]:
 
 def _search(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
     assert run.search
-    found: list[UserError] = []
+    fields: list[UserError] = []
     for key in run.search.space:
         path = f"runs.{name}.search.space.{key}"
         if fault := _unfit(experiment, name, path, key):
-            found.append(fault)
+            fields.append(fault)
             continue
         faults: dict[str, UserError] = {}
         for value, place in _samples(run, key):
@@ -71,8 +71,8 @@ def _search(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
                 unknown = fault.problem == "unknown key"
                 where = path if unknown or not place else f"{path}.{place}"
                 faults.setdefault(where, UserError(where, fault.problem, fault.remedy))
-        found += faults.values()
-    yield from found or _combinations(name, run)
+        fields += faults.values()
+    yield from fields or _combinations(name, run)
 
 
 def _unfit(experiment: Experiment, name: str, path: str, key: str) -> UserError | None:
@@ -109,16 +109,16 @@ def _samples(run: Run, key: str) -> list[tuple[Any, str]]:
     ends: list[tuple[Any, str]] = [(values.low, "low"), (values.high, "high")]
     if not _is_integer(key):
         return ends
-    # Of what isn't a multiple of a number, one of two neighbours.
+    # Its neighbour too: one of two numbers isn't a multiple of a number above 1.
     return [*ends, (values.low + 1, "")]
 
 
 def _faults(experiment: Experiment, name: str, run: dict[str, Any]) -> list[UserError]:
-    changed = _validated(name, run)
-    return changed if isinstance(changed, list) else [*faults_of_run(experiment, name, changed)]
+    variant = _validate(name, run)
+    return variant if isinstance(variant, list) else [*faults_of_run(experiment, name, variant)]
 
 
-def _validated(name: str, run: dict[str, Any]) -> Run | list[UserError]:
+def _validate(name: str, run: dict[str, Any]) -> Run | list[UserError]:
     config = {"datasets": {}, "models": {}, "runs": {name: run}}
     try:
         return Experiment.model_validate(config).runs[name]
@@ -134,12 +134,12 @@ def _combinations(name: str, run: Run) -> Iterator[UserError]:
         whole = run.model_dump()
         for key, value in zip(keys, values, strict=True):
             whole = with_value(whole, key, value)
-        changed = _validated(name, whole)
-        if isinstance(changed, list):
-            key = changed[0].path.removeprefix(f"runs.{name}.")
+        variant = _validate(name, whole)
+        if isinstance(variant, list):
+            key = variant[0].path.removeprefix(f"runs.{name}.")
             yield UserError(
                 f"runs.{name}.search.space",
-                f"some combinations are invalid: {key}: {changed[0].problem}",
+                f"some combinations are invalid: {key}: {variant[0].problem}",
                 "leave some of them out",
             )
             return
@@ -161,13 +161,13 @@ def _range_or_choices(run: Run, key: str) -> dict[str, Any]:
         number: type = int if _is_integer(key) else float
         bounds = {"high": number(values.high), "low": number(values.low)}
         return {**bounds, "integer": _is_integer(key), "log": values.log}
-    return {"choices": [_normalised(run, key, value) for value in values]}
+    return {"choices": [_normalise(run, key, value) for value in values]}
 
 
-def _normalised(run: Run, key: str, value: Any) -> Any:
-    changed = Run.model_validate(with_value(run.model_dump(), key, value))
+def _normalise(run: Run, key: str, value: Any) -> Any:
+    variant = Run.model_validate(with_value(run.model_dump(), key, value))
     *parents, last = key.split(".")
-    section: Any = changed
+    section: Any = variant
     for parent in parents:
         section = getattr(section, parent)
     return result_keys(section)[last]
@@ -175,15 +175,15 @@ def _normalised(run: Run, key: str, value: Any) -> Any:
 
 def _fields(key: str) -> list[FieldInfo]:
     """The fields of a run on the way to a key; none if there is no such key."""
-    found: list[FieldInfo] = []
+    path: list[FieldInfo] = []
     models: list[Any] = [Run]
     for part in key.split("."):
         fields = (model.model_fields[part] for model in models if part in model.model_fields)
         if (field := next(fields, None)) is None:
             return []
-        found.append(field)
+        path.append(field)
         models = list(models_in(field.annotation))
-    return found
+    return path
 
 
 def _is_integer(key: str) -> bool:

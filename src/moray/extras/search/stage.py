@@ -18,7 +18,7 @@ from moray.errors import UserError
 from moray.extras.search.study import Study, Trajectory, Trial, Verdict, read_trajectory
 from moray.provenance.manifest import as_json, write_bytes
 from moray.storage.interface import Records
-from moray.storage.opened import state_of
+from moray.storage.open import state_of
 from moray.train.driver import run_training
 from moray.train.failures import DIVERGED
 from moray.train.identity import identity_of
@@ -53,9 +53,9 @@ def search(
         trial = study.next()
         name = f"search {run}, trial {trial.number} of {section['trials']}"
         say(f"{name}: {_words(trial.values)}")
-        changed = _with_values(cfg, trial.values)
+        settings = _with_values(cfg, trial.values)
         training = RunSpec.of_params(
-            run, start, stores, changed, {**execution, "tracking": []}, code
+            run, start, stores, settings, {**execution, "tracking": []}, code
         )
         verdict, seconds = _carry_out(trial, training, best.parent)
         study.tell(trial, verdict)
@@ -71,56 +71,56 @@ def search(
                 "fingerprint": identity_of(training).fingerprint,
             }
         )
-    chosen = _best(run, lines)
+    winner = _best(run, lines)
     write_bytes(trials, "".join(json.dumps(line) + "\n" for line in lines).encode())
-    write_bytes(best, _overlay(run, chosen).encode())
+    write_bytes(best, _overlay(run, winner).encode())
     say(
-        f"search {run}: best is trial {chosen['number']}, validation loss "
-        f"{chosen['validation_loss']:.4f}: {_words(chosen['values'])}; "
+        f"search {run}: best is trial {winner['number']}, validation loss "
+        f"{winner['validation_loss']:.4f}: {_words(winner['values'])}; "
         f"next: snakemake finetune --configfile {best}"
     )
 
 
 def _with_values(cfg: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    changed = {key: value for key, value in cfg.items() if key != "search"}
+    new_cfg = {key: value for key, value in cfg.items() if key != "search"}
     for key, value in values.items():
         section, name = key.removeprefix("data.").split(".")
         # Without an adapter, there is no section for its first key.
-        changed[section] = {**(changed[section] or {}), name: value}
-    return changed
+        new_cfg[section] = {**(new_cfg[section] or {}), name: value}
+    return new_cfg
 
 
 def _best(run: str, lines: list[dict[str, Any]]) -> dict[str, Any]:
-    finished = [line for line in lines if line["state"] == "finished"]
-    if not finished:
+    candidates = [line for line in lines if line["state"] == "finished"]
+    if not candidates:
         raise UserError(
             f"runs.{run}.search.space",
             "no trial trained to its end with finite losses",
             "lower the learning rates in it",
         )
     # The first of equal ones.
-    return min(finished, key=lambda line: line["validation_loss"])
+    return min(candidates, key=lambda line: line["validation_loss"])
 
 
-def _overlay(run: str, chosen: dict[str, Any]) -> str:
+def _overlay(run: str, trial: dict[str, Any]) -> str:
     settings: dict[str, Any] = {}
-    for key, value in chosen["values"].items():
+    for key, value in trial["values"].items():
         *parents, last = key.split(".")
         section = settings
         for parent in parents:
             section = section.setdefault(parent, {})
         section[last] = value
     head = (
-        f"# The best of a search: trial {chosen['number']}, validation loss "
-        f"{chosen['validation_loss']:.6f} at step {chosen['step']}.\n"
+        f"# The best of a search: trial {trial['number']}, validation loss "
+        f"{trial['validation_loss']:.6f} at step {trial['step']}.\n"
     )
     return head + yaml.safe_dump({"runs": {run: settings}})
 
 
 def _outcome(verdict: Verdict) -> str:
-    said = f"{verdict.state} at step {verdict.step}"
+    text = f"{verdict.state} at step {verdict.step}"
     loss = verdict.validation_loss
-    return said if loss is None else f"{said}, validation loss {loss:.4f}"
+    return text if loss is None else f"{text}, validation loss {loss:.4f}"
 
 
 def _words(values: dict[str, Any]) -> str:
@@ -131,15 +131,15 @@ def _words(values: dict[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """What is known of a trial's training; it diverged if a gradient wasn't finite."""
+class TrialRecord:
+    """The record of a trial's training; it diverged if a gradient wasn't finite."""
 
     trajectory: Trajectory
     diverged: bool = False
 
 
 @dataclass
-class _Followed:
+class _Progress:
     """The trajectory of a training under way, for the thread that trains and the one that looks."""
 
     trial: Trial
@@ -155,7 +155,7 @@ class _Followed:
 
 
 def _carry_out(trial: Trial, training: RunSpec, output: Path) -> tuple[Verdict, float]:
-    """Train until there is a verdict on a trial; not at all if what is recorded suffices.
+    """Train until there is a verdict on a trial; not at all if its record suffices.
 
     Returns:
         The verdict, and the seconds that the steps up to it took.
@@ -166,21 +166,21 @@ def _carry_out(trial: Trial, training: RunSpec, output: Path) -> tuple[Verdict, 
     """
     fingerprint = identity_of(training).fingerprint
     records = state_of(training.ray.storage_path, training.name, fingerprint).records
-    if (recorded := _read(records)) and (verdict := _verdict(trial, recorded)):
-        return verdict, _seconds(recorded.trajectory, verdict)
-    followed = _Followed(trial, training.settings)
+    if (record := _read(records)) and (verdict := _verdict(trial, record)):
+        return verdict, _seconds(record.trajectory, verdict)
+    progress = _Progress(trial, training.settings)
     fault: UserError | None = None
     try:
-        run_training(training, output, followed.judge)
+        run_training(training, output, progress.judge)
     except UserError as error:
         fault = error
-    if followed.latest is None:
+    if progress.latest is None:
         raise fault or RuntimeError("the training ended without having been looked at")
-    recorded = Recorded(followed.latest, fault is not None and fault.path == DIVERGED)
-    verdict = _verdict(trial, recorded)
+    record = TrialRecord(progress.latest, fault is not None and fault.path == DIVERGED)
+    verdict = _verdict(trial, record)
     if verdict is not None:
-        records.write(_RECORD, as_json(asdict(recorded)))
-    if fault and not recorded.diverged:
+        records.write(_RECORD, as_json(asdict(record)))
+    if fault and not record.diverged:
         raise fault
     if verdict is None:
         raise UserError(
@@ -188,13 +188,13 @@ def _carry_out(trial: Trial, training: RunSpec, output: Path) -> tuple[Verdict, 
             "trials have no validation losses, because no row is in the validation split",
             "raise the validation_share of its dataset",
         )
-    return verdict, _seconds(recorded.trajectory, verdict)
+    return verdict, _seconds(record.trajectory, verdict)
 
 
-def _verdict(trial: Trial, recorded: Recorded) -> Verdict | None:
-    verdict = trial.judge(recorded.trajectory)
-    if verdict is None and recorded.diverged:
-        return Verdict("diverged", max(recorded.trajectory.losses, default=0), None)
+def _verdict(trial: Trial, record: TrialRecord) -> Verdict | None:
+    verdict = trial.judge(record.trajectory)
+    if verdict is None and record.diverged:
+        return Verdict("diverged", max(record.trajectory.losses, default=0), None)
     return verdict
 
 
@@ -203,7 +203,7 @@ def _seconds(trajectory: Trajectory, verdict: Verdict) -> float:
     return max(logged, default=0.0)
 
 
-def _read(records: Records) -> Recorded | None:
+def _read(records: Records) -> TrialRecord | None:
     content = records.read(_RECORD)
     if content is None:
         return None
@@ -212,4 +212,4 @@ def _read(records: Records) -> Recorded | None:
     for name in ("losses", "seconds"):
         # JSON has no numbers as keys.
         trajectory[name] = {int(step): value for step, value in trajectory[name].items()}
-    return Recorded(Trajectory(**trajectory), record["diverged"])
+    return TrialRecord(Trajectory(**trajectory), record["diverged"])

@@ -1,7 +1,7 @@
-"""Which settings a search tries next and which trials it stops early, by Optuna.
+"""The next settings of a search and the trials that it stops early, by Optuna.
 
-Both are functions of the seed and of what earlier trials came to, in their order. So a study that
-is rebuilt from recorded trials goes on as if it had never been interrupted.
+Both are functions of the seed and of the verdicts on earlier trials, in their order. So a study
+that is rebuilt from records of trials goes on as if it had never been interrupted.
 """
 
 import math
@@ -79,7 +79,7 @@ def read_trajectory(history: Path, patience: int | None, exports_best: bool) -> 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a trial.
+    """The verdict on a trial.
 
     Attributes:
         state: whether it trained to its end, was stopped because earlier trials were better at the
@@ -111,13 +111,13 @@ class Study:
         )
 
     def next(self) -> "Trial":
-        """The next trial, after the one before has been told its verdict.
+        """The next trial; call it after `tell` for the one before.
 
         Values are drawn at random at first, then by the tree-structured Parzen estimator (Bergstra
         et al., 2011).
         """
         number = len(self._study.trials)
-        # Of the trial's number, and not of how many numbers this process has drawn before.
+        # A function of the trial's number, not of how many numbers this process has used before.
         seed = int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0])
         self._study.sampler = optuna.samplers.TPESampler(n_startup_trials=_RANDOM_TRIALS, seed=seed)
         trial = self._study.ask(self._distributions)
@@ -126,19 +126,19 @@ class Study:
 
     def tell(self, trial: "Trial", verdict: Verdict) -> None:
         if verdict.state == "pruned":
-            self._study.tell(trial.suggested, state=TrialState.PRUNED)
+            self._study.tell(trial.optuna_trial, state=TrialState.PRUNED)
         else:
             loss = math.inf if verdict.validation_loss is None else verdict.validation_loss
-            self._study.tell(trial.suggested, loss)
+            self._study.tell(trial.optuna_trial, loss)
 
 
 class Trial:
     """A trial under way, counted from 0, with values by dotted key."""
 
-    def __init__(self, number: int, values: dict[str, Any], suggested: optuna.Trial) -> None:
+    def __init__(self, number: int, values: dict[str, Any], optuna_trial: optuna.Trial) -> None:
         self.number = number
         self.values = values
-        self.suggested = suggested
+        self.optuna_trial = optuna_trial
         self._verdict: Verdict | None = None
         self._reported = 0
 
@@ -152,18 +152,18 @@ class Trial:
         for step, loss in trajectory.losses.items():
             if step <= self._reported:
                 continue
-            self.suggested.report(loss, step)
+            self.optuna_trial.report(loss, step)
             self._reported = step
             if trajectory.ends_at(step):
-                self._verdict = _finished(step, trajectory.exported_loss(step))
-            elif self.suggested.should_prune():
+                self._verdict = _final_verdict(step, trajectory.exported_loss(step))
+            elif self.optuna_trial.should_prune():
                 self._verdict = Verdict("pruned", step, loss)
             if self._verdict is not None:
                 break
         return self._verdict
 
 
-def _finished(step: int, loss: float) -> Verdict:
+def _final_verdict(step: int, loss: float) -> Verdict:
     if not math.isfinite(loss):
         return Verdict("diverged", step, None)
     return Verdict("finished", step, loss)
@@ -177,5 +177,5 @@ def _distribution(values: Mapping[str, Any]) -> BaseDistribution:
     return kind(values["low"], values["high"], log=values["log"])
 
 
-def _value(values: Mapping[str, Any], suggested: Any) -> Any:
-    return values["choices"][suggested] if "choices" in values else suggested
+def _value(values: Mapping[str, Any], value: Any) -> Any:
+    return values["choices"][value] if "choices" in values else value

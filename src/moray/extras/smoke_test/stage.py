@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from moray.background import in_thread, repeated
+from moray.background import call_repeatedly, in_thread
 from moray.console import say
 from moray.provenance.manifest import write_json
 from moray.storage.folder import FolderStorage
@@ -59,25 +59,25 @@ def smoke_test(
         batch_size=settings.global_batch_size,
         streams=True,
     )
-    measured = run_on_workers(measure, spec, launch)
+    measurements = run_on_workers(measure, spec, launch)
     timeline = Timeline(work)
-    with timeline.followed():
+    with timeline.follow():
         facts = run_on_workers(train_and_lose_a_worker, spec, replace(launch, streams=False))[0]
     speeds = [
         next(value for key, value in line.items() if key.endswith("_per_second"))
         for line in read_history(work / HISTORY)
         if "loss" in line
     ]
-    nodes = sorted({place["node"] for place in measured})
-    gpus = sorted(place["gpu"] for place in measured if place["gpu"])
+    nodes = sorted({place["node"] for place in measurements})
+    gpus = sorted(place["gpu"] for place in measurements if place["gpu"])
     recovery = timeline.recovery_seconds
     table = {
         "nodes": f"{len(nodes)} ({', '.join(nodes)})",
-        "workers": f"{len(measured)}",
+        "workers": f"{len(measurements)}",
         "GPUs": f"{len(gpus)}" + (f" ({', '.join(sorted(set(gpus)))})" if gpus else ""),
-        "bandwidth between workers": _bandwidth(measured),
-        "rows/s read from memory": f"{sum(place['memory'] for place in measured):,.0f}",
-        "rows/s streamed": f"{sum(place['stream'] for place in measured):,.0f}",
+        "bandwidth between workers": _bandwidth(measurements),
+        "rows/s read from memory": f"{sum(place['memory'] for place in measurements):,.0f}",
+        "rows/s streamed": f"{sum(place['stream'] for place in measurements):,.0f}",
         "tokens/s trained": f"{statistics.median(speeds):,.0f}",
         "checkpoint": f"{timeline.checkpoint_seconds:.2f} s",
         "recovery from the loss of a worker": f"{recovery:.1f} s" if recovery else "not seen",
@@ -91,17 +91,17 @@ def smoke_test(
         say(line)
 
 
-def _bandwidth(measured: list[dict[str, Any]]) -> str:
-    if len(measured) == 1:
+def _bandwidth(measurements: list[dict[str, Any]]) -> str:
+    if len(measurements) == 1:
         return "one worker, so none"
-    slowest = min(place["bandwidth"] for place in measured)
+    slowest = min(place["bandwidth"] for place in measurements)
     return (
         f"{slowest / _MEGABYTE:,.0f} MiB/s each (all-reduce of {_MESSAGE_BYTES // _MEGABYTE} MiB)"
     )
 
 
 def measure(spec: RunSpec, worker: Worker) -> dict[str, Any]:
-    """Where a worker is, and how fast it exchanges and reads data."""
+    """The place of a worker, and how fast it exchanges and reads data."""
     # Imported in workers alone, because these libraries take seconds to load.
     import ray.util
     import torch
@@ -114,12 +114,12 @@ def measure(spec: RunSpec, worker: Worker) -> dict[str, Any]:
     task = task_of(spec.store, spec.task_settings)
     shard = Shard(0, _STEPS_READ, worker.rank, worker.world_size)
     parts = tuple(replace(part, rows_url=str(part.store)) for part in spec.parts)
-    found = {
+    readers = {
         "memory": rows_of(spec, task, mixture, shard),
         "stream": rows_of(replace(spec, parts=parts), task, mixture, shard),
     }
     speeds = {}
-    for name, rows in found.items():
+    for name, rows in readers.items():
         began = time.perf_counter()
         count = sum(len(mine) for mine in islice(rows, _STEPS_READ))
         speeds[name] = count / (time.perf_counter() - began)
@@ -172,13 +172,13 @@ class Timeline:
         self._work = work
         self._steps: dict[int, float] = {}
         self._checkpoints: dict[int, float] = {}
-        # From the loss of the worker to a step after those done then; None without a loss.
+        # Seconds from the loss of the worker to a step after those done then; None without a loss.
         self.recovery_seconds: float | None = None
 
     @contextmanager
-    def followed(self) -> Iterator[None]:
+    def follow(self) -> Iterator[None]:
         try:
-            with repeated(self._look, _POLL_SECONDS):
+            with call_repeatedly(self._look, _POLL_SECONDS):
                 yield
         finally:
             self._look()
@@ -191,13 +191,13 @@ class Timeline:
             self._checkpoints.setdefault(newest, now)
         mark = self._work / _MARK
         if self.recovery_seconds is None and mark.exists():
-            lost = json.loads(mark.read_text())
-            if max(_steps(self._work), default=0) > lost["step"]:
-                self.recovery_seconds = now - lost["time"]
+            event = json.loads(mark.read_text())
+            if max(_steps(self._work), default=0) > event["step"]:
+                self.recovery_seconds = now - event["time"]
 
     @property
     def checkpoint_seconds(self) -> float:
-        """From a step to its committed checkpoint, the first one of the run."""
+        """Seconds from a step to its committed checkpoint, for the first one of the run."""
         first = min(self._checkpoints)
         return self._checkpoints[first] - self._steps[first]
 

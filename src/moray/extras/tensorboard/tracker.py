@@ -17,7 +17,7 @@ FOLDER = Path("results/tensorboard")
 
 
 @contextmanager
-def opened(run: TrackedRun) -> Iterator["TensorBoard"]:
+def open_run(run: TrackedRun) -> Iterator["TensorBoard"]:
     """Write a run's event file again from its beginning; see `Tracker`."""
     folder = FOLDER / f"{run.name}-{run.id}"
     for earlier in folder.glob("events.out.tfevents.*"):

@@ -15,7 +15,7 @@ _FOLDER = Path("results")
 
 
 @contextmanager
-def opened(run: TrackedRun) -> Iterator["WandB"]:
+def open_run(run: TrackedRun) -> Iterator["WandB"]:
     """Open a run by its id, or create it; see `Tracker`."""
     folder = Path(os.environ.get("WANDB_DIR", _FOLDER))
     # Otherwise, an absent one is replaced by a temporary one.
@@ -27,7 +27,7 @@ def opened(run: TrackedRun) -> Iterator["WandB"]:
         config=run.config,
         dir=folder,
         resume="allow",
-        # Of this process, there is nothing to keep.
+        # The output of this process isn't worth keeping.
         settings=wandb.Settings(console="off", silent=True),
     )
     if inner.offline:

@@ -15,19 +15,19 @@ from moray.model.obtain import copy_folder
 from moray.provenance.manifest import new_folder
 from moray.stages.base_model import Base
 from moray.tasks.images.classifier import channels_of, load_classifier, new_classifier
-from moray.tasks.images.image_files import decoded
+from moray.tasks.images.image_files import decode_image
 from moray.tasks.images.image_processor import check_processor, load_processor, save_processor
 from moray.tasks.images.output_layers import classifier_for
-from moray.tasks.images.proofs import base_compared
+from moray.tasks.images.proofs import compare_base
 
-# Where transformers looks for an image processor.
+# Files in which transformers looks for an image processor.
 _PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 
 
 def make(output: Path, cfg: dict[str, Any], source: Path | None, dataset: Path) -> Base:
     """Adapt a model to a dataset's classes, or make one."""
-    described = json.loads((dataset / "dataset.json").read_text())
-    label_names = described["label_names"]
+    description = json.loads((dataset / "dataset.json").read_text())
+    label_names = description["label_names"]
     if source:
         copy_folder(source, output)
         _check_has_processor(output, source)
@@ -38,7 +38,7 @@ def make(output: Path, cfg: dict[str, Any], source: Path | None, dataset: Path) 
         # Nothing stays of what belongs to other classes.
         processor.save_pretrained(new_folder(output))
     else:
-        size = _image_size(output.name, cfg, described["image_size"])
+        size = _image_size(output.name, cfg, description["image_size"])
         model = new_classifier(cfg, size, label_names)
         save_processor(output, size, cfg["num_channels"])
     model.save_pretrained(output)
@@ -47,7 +47,7 @@ def make(output: Path, cfg: dict[str, Any], source: Path | None, dataset: Path) 
     _check_forward(load_classifier(output), output, dataset)
     return Base(
         model,
-        partial(base_compared, output, source, model, dataset),
+        partial(compare_base, output, source, model, dataset),
         more=f", {model.config.num_labels} classes",
     )
 
@@ -68,7 +68,7 @@ def _check_forward(model: PreTrainedModel, folder: Path, dataset: Path) -> None:
     path, kind = f"models.{folder.name}", model.config.model_type
     document = next(read_documents(dataset / "train.parquet"))[0]
     mode = "RGB" if channels_of(model.config) == 3 else "L"
-    image = decoded(document["image"], "an image").convert(mode)
+    image = decode_image(document["image"], "an image").convert(mode)
     values = load_processor(folder)(image, return_tensors="pt")["pixel_values"]
     height, width = values.shape[2:]
     try:

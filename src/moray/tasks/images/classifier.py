@@ -56,7 +56,7 @@ def load_classifier(
         UserError: if the folder doesn't contain a model that classifies images, or some of its
             weights are missing.
     """
-    model, missing, _ = load_as_it_is(folder, dtype)
+    model, missing, _ = load_incomplete(folder, dtype)
     if missing:
         raise UserError(
             str(folder),
@@ -111,7 +111,7 @@ def labels(names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-class Loaded(NamedTuple):
+class LoadedModel(NamedTuple):
     """A model, and the names of the weights that its folder lacks, or has in vain."""
 
     model: PreTrainedModel
@@ -119,7 +119,7 @@ class Loaded(NamedTuple):
     unused: list[str]
 
 
-def load_as_it_is(folder: Path, dtype: torch.dtype) -> Loaded:
+def load_incomplete(folder: Path, dtype: torch.dtype) -> LoadedModel:
     """Load a model of a folder that may lack weights, which are random then.
 
     Raises:
@@ -147,7 +147,7 @@ def load_as_it_is(folder: Path, dtype: torch.dtype) -> Loaded:
             f"{tuple(expected)} by config.json{more}",
             "restore the config.json that was saved with them",
         )
-    return Loaded(model, sorted(report["missing_keys"]), sorted(report["unexpected_keys"]))
+    return LoadedModel(model, sorted(report["missing_keys"]), sorted(report["unexpected_keys"]))
 
 
 def _no_model(folder: Path, error: Exception) -> UserError:

@@ -22,7 +22,7 @@ from moray.corpus.dataset import (
 )
 from moray.errors import UserError
 from moray.proofs.comparison import Comparison, conclude, transformers_version, write_proof
-from moray.provenance.manifest import MANIFEST, whole_or_nothing, write_manifest
+from moray.provenance.manifest import MANIFEST, atomic_folder, write_manifest
 from moray.provenance.space import check_space
 from moray.rows.store import Record, Rows, RowsWriter, describe, write_groups
 from moray.tasks.images.classifier import (
@@ -31,7 +31,7 @@ from moray.tasks.images.classifier import (
     fault_of_bf16_on_cpu,
     names_of,
 )
-from moray.tasks.images.image_files import decoded
+from moray.tasks.images.image_files import decode_image
 from moray.tasks.images.image_processor import load_processor, normalization, pixels_of
 from moray.tasks.images.proofs import furthest_apart
 
@@ -53,7 +53,7 @@ def decode(
     """
     empty, processor = empty_classifier(model), load_processor(model)
     channels = channels_of(empty.config)
-    with whole_or_nothing(output):
+    with atomic_folder(output):
         shape = _shape(dataset, processor, channels)
         facts = {split: _write(dataset, split, output, processor, shape) for split in SPLITS}
         held_out = chain.from_iterable(read_documents(dataset / "test.parquet"))
@@ -70,8 +70,8 @@ def decode(
             splits=facts,
         )
         if proofs != "off":
-            compared = [_compared(dataset, model, output, shape, scaling)]
-            proof = conclude(compared, proofs, f"datasets.{dataset.name}")
+            comparisons = [_compare_pixels(dataset, model, output, shape, scaling)]
+            proof = conclude(comparisons, proofs, f"datasets.{dataset.name}")
             write_proof(output, proof, [output / MANIFEST])
     counts = ", ".join(f"{split} {facts[split]['rows']:,}" for split in SPLITS)
     say(f"pixels {output.name}: {counts} images of {' x '.join(map(str, shape))}")
@@ -110,7 +110,7 @@ def _write(
         return writer.facts()
 
 
-def _compared(
+def _compare_pixels(
     dataset: Path,
     model: Path,
     output: Path,
@@ -119,10 +119,10 @@ def _compared(
 ) -> Comparison:
     """Compare the first stored images of train with what the image processor makes of them."""
     documents = next(read_documents(dataset / "train.parquet"))[:_COMPARED]
-    stored = np.fromfile(output / "train.rows", row_type(shape), len(documents))
+    rows = np.fromfile(output / "train.rows", row_type(shape), len(documents))
     images = [Image.open(io.BytesIO(document["image"])) for document in documents]
-    here, plain = furthest_apart(model, images, stored["pixels"], scaling)
-    # Of 8 bits, a step is at least 0.004 of the largest value.
+    here, plain = furthest_apart(model, images, rows["pixels"], scaling)
+    # A step of 8 bits is at least 0.004 of the largest value.
     rounding = 1e-4 * max(1.0, abs(plain)) / max(abs(here), abs(plain), 1e-9)
     return Comparison(
         "value of the pixel that differs most",
@@ -135,7 +135,7 @@ def _compared(
 
 
 def _pixels(documents: list[Document], processor: Any, channels: int) -> list[NDArray[np.uint8]]:
-    images = [decoded(document["image"], "an image") for document in documents]
+    images = [decode_image(document["image"], "an image") for document in documents]
     return pixels_of(images, processor, channels)
 
 

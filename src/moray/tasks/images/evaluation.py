@@ -17,8 +17,8 @@ from moray.tasks.images.task import Normalization, make_batch
 def logits(model: PreTrainedModel, rows: Rows, manifest: dict[str, Any]) -> Tensor:
     """Logits of the classes of images, shape (images, classes)."""
     batch = make_batch(rows, Normalization.of(manifest["normalization"])).to(model.device)
-    found: Tensor = model(pixel_values=batch.pixels.to(model.dtype)).logits
-    return found
+    scores: Tensor = model(pixel_values=batch.pixels.to(model.dtype)).logits
+    return scores
 
 
 CLASSIFIER = Classifier("images", load_classifier, logits, loss_of, TOKENS)

@@ -6,7 +6,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from moray.model.folder import DTYPES, stored_dtype
-from moray.stages.export import Exported
+from moray.stages.export import ExportedModel
 from moray.tasks.images.classifier import load_classifier, names_of
 from moray.tasks.images.image_processor import load_processor
 from moray.train.checkpoint.load import trained_model
@@ -23,7 +23,7 @@ pipeline("image-classification", "path/of/this/folder")("image.png")
 _SHOWN = 20
 
 
-def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]) -> Exported:
+def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]) -> ExportedModel:
     """Write model and image processor."""
     dtype = stored_dtype(start) if cfg["dtype"] == "auto" else DTYPES[cfg["dtype"]]
 
@@ -35,10 +35,10 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
     model.save_pretrained(output)
     load_processor(start).save_pretrained(output)
     names = names_of(model.config)
-    shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
-    return Exported(
+    example = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
+    return ExportedModel(
         unit="nats per image",
         pipeline="image-classification",
         facts={"parameters": model.num_parameters()},
-        more=_CLASSES.format(count=len(names), classes=shown),
+        more=_CLASSES.format(count=len(names), classes=example),
     )

@@ -17,16 +17,16 @@ _OF_16_BITS = re.compile("(?<!BGR);16")
 _OF_SEVERAL = ("GIF", "PNG", "TIFF", "WEBP")
 
 
-def decoded(content: bytes, place: str) -> Image.Image:
+def decode_image(content: bytes, place: str) -> Image.Image:
     """Decode an image; it is turned upright if its metadata says so. Errors name the place.
 
     Raises:
         UserError: if it can't be decoded, or has more than 8 bits per channel.
     """
     try:
-        opened = Image.open(io.BytesIO(content))
-        layout = str(getattr(opened, "tile", ""))
-        image = ImageOps.exif_transpose(opened)
+        original = Image.open(io.BytesIO(content))
+        layout = str(getattr(original, "tile", ""))
+        image = ImageOps.exif_transpose(original)
         image.load()
     # Decoders raise many kinds of errors for damaged files.
     except Exception as error:

@@ -14,7 +14,7 @@ from moray.errors import UserError, first_line
 from moray.model.folder import LOCAL
 from moray.tasks.images.proofs import furthest_apart
 
-# What EfficientNet's processor calls that it divides by the deviations once more.
+# EfficientNet's processor has this key: it divides by the deviations once more.
 _NORMALIZES_AGAIN = "include_top"
 
 
@@ -41,7 +41,7 @@ def load_processor(folder: Path) -> Any:
     except (OSError, ValueError, ImportError) as error:
         raise UserError(
             str(folder),
-            # It may list all models that have one.
+            # The error may list all models that have one.
             f"can't load the image processor ({shorten(first_line(error), 300, placeholder='…')})",
             "check its preprocessor_config.json",
         ) from error
@@ -63,7 +63,7 @@ def pixels_of(
     Raises:
         UserError: if the processor makes something else of them.
     """
-    # As transformers' pipelines do, so that a model gets the same input there.
+    # Pipelines of transformers convert images so too, and give a model the same input.
     converted = [image.convert("RGB" if num_channels == 3 else "L") for image in images]
     later = {"do_rescale": False, "do_normalize": False}
     if hasattr(processor, _NORMALIZES_AGAIN):
@@ -71,13 +71,13 @@ def pixels_of(
     answer = processor(converted, **later)
     if "pixel_values" not in answer:
         raise _unknown(processor, f"{', '.join(answer)} of an image")
-    made = [np.asarray(one) for one in answer["pixel_values"]]
-    for one in made:
+    arrays = [np.asarray(one) for one in answer["pixel_values"]]
+    for one in arrays:
         if one.ndim != 3 or len(one) != num_channels:
             raise _unknown(processor, f"an array of shape {one.shape} of an image")
         if one.min() < 0 or one.max() > 255 or (one != np.floor(one)).any():
             raise _unknown(processor, f"values such as {one.flat[one.argmax()]:.4g} of pixels")
-    return [one.astype(np.uint8) for one in made]
+    return [one.astype(np.uint8) for one in arrays]
 
 
 def normalization(processor: Any, num_channels: int) -> dict[str, list[float]]:
@@ -92,10 +92,10 @@ def normalization(processor: Any, num_channels: int) -> dict[str, list[float]]:
         if getattr(processor, "rescale_offset", False):
             offset = [-1.0] * num_channels
     again = getattr(processor, _NORMALIZES_AGAIN, False)
-    deviations = _of_channels(processor, "image_std", num_channels) if again else []
+    deviations = _channel_values(processor, "image_std", num_channels) if again else []
     if processor.do_normalize:
         means, stds = (
-            _of_channels(processor, key, num_channels) for key in ("image_mean", "image_std")
+            _channel_values(processor, key, num_channels) for key in ("image_mean", "image_std")
         )
         scale = [one / std for one, std in zip(scale, stds, strict=True)]
         offset = [(one - mean) / std for one, mean, std in zip(offset, means, stds, strict=True)]
@@ -105,7 +105,7 @@ def normalization(processor: Any, num_channels: int) -> dict[str, list[float]]:
     return {"scale": scale, "offset": offset}
 
 
-def _of_channels(processor: Any, key: str, num_channels: int) -> list[float]:
+def _channel_values(processor: Any, key: str, num_channels: int) -> list[float]:
     """A value for each channel; a single one is for all of them."""
     values: float | Sequence[float] = getattr(processor, key)
     if not isinstance(values, Sequence):
@@ -120,10 +120,11 @@ def _of_channels(processor: Any, key: str, num_channels: int) -> list[float]:
     return [*values]
 
 
-def _unknown(processor: Any, made: str) -> UserError:
+def _unknown(processor: Any, outcome: str) -> UserError:
     return UserError(
         "model",
-        f"its image processor, {type(processor).__name__}, makes {made}, expected pixels of 8 bits",
+        f"its image processor, {type(processor).__name__}, makes {outcome}, expected pixels of 8 "
+        "bits",
         "choose a model whose image processor resizes, crops, rescales and normalises",
     )
 

@@ -10,19 +10,19 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from moray.errors import UserError
-from moray.tasks.images.classifier import labels, load_as_it_is, names_of
+from moray.tasks.images.classifier import labels, load_incomplete, names_of
 
 OutputLayers = dict[str, nn.Linear]
 
 
-class Adapted(NamedTuple):
+class AdaptedModel(NamedTuple):
     """A model for the classes of a dataset, and what a user should know of it, a line each."""
 
     model: PreTrainedModel
     notes: list[str]
 
 
-def classifier_for(folder: Path, label_names: Sequence[str], seed: int) -> Adapted:
+def classifier_for(folder: Path, label_names: Sequence[str], seed: int) -> AdaptedModel:
     """Load a model for these classes, in evaluation mode.
 
     If they are its own in another order, the rows of its output layers are ordered anew. If its
@@ -31,7 +31,7 @@ def classifier_for(folder: Path, label_names: Sequence[str], seed: int) -> Adapt
     Raises:
         UserError: if the folder doesn't contain a model that classifies images.
     """
-    model, missing, unused = load_as_it_is(folder, torch.float32)
+    model, missing, unused = load_incomplete(folder, torch.float32)
     layers, own = _output_layers(model, folder), names_of(model.config)
     of_layers = tuple(f"{name}." for name in layers)
     if others := [key for key in missing if not key.startswith(of_layers)]:
@@ -49,9 +49,9 @@ def classifier_for(folder: Path, label_names: Sequence[str], seed: int) -> Adapt
     model.config.num_labels = len(label_names)
     for key, value in labels(label_names).items():
         setattr(model.config, key, value)
-    # Of a base with several classes an image, pipelines would go on to give sigmoids.
+    # If the base has several classes an image, pipelines would go on to give sigmoids.
     model.config.problem_type = "single_label_classification"
-    return Adapted(model.eval(), notes)
+    return AdaptedModel(model.eval(), notes)
 
 
 def _output_layers(model: PreTrainedModel, folder: Path) -> OutputLayers:
@@ -69,9 +69,9 @@ def _output_layers(model: PreTrainedModel, folder: Path) -> OutputLayers:
         for name, weight in model.state_dict().items()
         if weight.shape != other[name].shape
     }
-    found = {name: module for name, module in model.named_modules() if name in names}
-    linear = {name: module for name, module in found.items() if isinstance(module, nn.Linear)}
-    if not found or linear.keys() != found.keys():
+    modules = {name: module for name, module in model.named_modules() if name in names}
+    linear = {name: module for name, module in modules.items() if isinstance(module, nn.Linear)}
+    if not modules or linear.keys() != modules.keys():
         raise UserError(
             str(folder),
             f"can't find the output layer of this {model.config.model_type} model",
@@ -97,12 +97,12 @@ def _reorder(layers: OutputLayers, order: list[int]) -> None:
 
 def _new(label_names: Sequence[str], own: Sequence[str], num_own: int, is_missing: bool) -> str:
     what = f"new output layer for {len(label_names):,} classes"
-    known = len({*own} & {*label_names})
+    num_shared = len({*own} & {*label_names})
     if is_missing:
         return f"{what}; the base has none"
-    if not known:
+    if not num_shared:
         return f"{what}; the base's own {num_own:,} are others"
-    return f"{what}; {known:,} of them are among the base's own {num_own:,}, which aren't kept"
+    return f"{what}; {num_shared:,} of them are among the base's own {num_own:,}, which aren't kept"
 
 
 def _left_out(model: PreTrainedModel, unused: Sequence[str]) -> str:

@@ -13,15 +13,15 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from moray.console import say
-from moray.evaluate.classification import chosen, classify_on_worker, in_order
-from moray.evaluate.driver import on_evaluation_workers
+from moray.evaluate.classification import classify_on_worker, collect_answers, rows_to_classify
+from moray.evaluate.driver import start_evaluation_workers
 from moray.evaluate.worker import may_be_bf16
 from moray.proofs.comparison import collect, conclude
 from moray.provenance.lineage import write_sealed
 from moray.provenance.manifest import MANIFEST, read_manifest
 from moray.rows.store import StoredRows
 from moray.tasks.images.evaluation import CLASSIFIER
-from moray.tasks.images.proofs import predictions_compared
+from moray.tasks.images.proofs import compare_predictions
 
 # Without a date and with fixed identifiers, the same figure is the same file.
 _FIXED: Any = {"svg.hashsalt": "moray", "font.family": "DejaVu Sans"}
@@ -42,38 +42,42 @@ def predict(
 ) -> None:
     """Write `samples.jsonl`: label, and prediction and its probability of both models; a figure."""
     split = StoredRows(store, "test")
-    numbers, names = chosen(split, cfg["num_samples"]), read_manifest(store)["label_names"]
+    numbers = rows_to_classify(split, cfg["num_samples"])
+    names = read_manifest(store)["label_names"]
     models = {"base": base.absolute(), "tuned": tuned.absolute()}
     began = time.monotonic()
-    with on_evaluation_workers("generate", run, output, cfg, execution) as workers:
+    with start_evaluation_workers("generate", run, output, cfg, execution) as workers:
         classify = partial(classify_on_worker, classifier=CLASSIFIER, max_rows=cfg["num_samples"])
         results = workers.run(classify, models, (store.absolute(),), len(numbers))
-    answers = {name: in_order([result[name] for result in results]) for name in models}
+    answers = {name: collect_answers([result[name] for result in results]) for name in models}
     labels = [names[label] for label in split.rows["label"][numbers].tolist()]
-    said = {name: [names[one] for one in found.argmax(-1)] for name, found in answers.items()}
-    likely = {name: np.exp(found.max(-1)) for name, found in answers.items()}
+    classes = {name: [names[one] for one in scores.argmax(-1)] for name, scores in answers.items()}
+    probabilities = {name: np.exp(scores.max(-1)) for name, scores in answers.items()}
     record = dict(sorted(cfg.items()))
     if execution["proofs"] != "off":
         seconds, bf16 = time.monotonic() - began, may_be_bf16(cfg["precision"])
         rows = split.rows[numbers]
-        compared = collect(
+        comparisons = collect(
             "predictions",
-            lambda: predictions_compared(models, rows, said, likely, seconds, bf16),
+            lambda: compare_predictions(models, rows, classes, probabilities, seconds, bf16),
         )
-        record["proof"] = conclude(compared, execution["proofs"], f"runs.{run}")
+        record["proof"] = conclude(comparisons, execution["proofs"], f"runs.{run}")
     with output.open("w") as file:
         for place, number in enumerate(numbers.tolist()):
             sample = {"image": number, "label": labels[place]}
             for name in models:
-                sample[name] = said[name][place]
-                sample[f"{name}_probability"] = round(float(likely[name][place]), 4)
+                sample[name] = classes[name][place]
+                sample[f"{name}_probability"] = round(float(probabilities[name][place]), 4)
             file.write(json.dumps(sample, ensure_ascii=False) + "\n")
     pixels = split.rows["pixels"][numbers[:9]]
-    _draw(pixels, labels, said["tuned"], [png, svg], f"{run}: prediction (label)")
+    _draw(pixels, labels, classes["tuned"], [png, svg], f"{run}: prediction (label)")
     inputs = [folder / MANIFEST for folder in (base, tuned, store)]
     write_sealed(settings, record, inputs)
-    right = {name: sum(map(str.__eq__, labels, predictions)) for name, predictions in said.items()}
-    say(f"{run}: of {len(labels)} images, {right['base']} right before, {right['tuned']} after")
+    right = {
+        name: sum(map(str.__eq__, labels, predictions)) for name, predictions in classes.items()
+    }
+    before, after = right["base"], right["tuned"]
+    say(f"{run}: {len(labels)} images, {before} right before training, {after} after")
 
 
 def _draw(
@@ -92,12 +96,12 @@ def _draw(
         for axes in grid:
             axes.axis("off")
         for axes, pixels, label, prediction in zip(grid, images, labels, predictions, strict=False):
-            shown = pixels.transpose(1, 2, 0)
-            shown = shown if shown.shape[2] == 3 else shown[:, :, 0]
-            axes.imshow(shown, cmap="gray", vmin=0, vmax=255)
+            image = pixels.transpose(1, 2, 0)
+            image = image if image.shape[2] == 3 else image[:, :, 0]
+            axes.imshow(image, cmap="gray", vmin=0, vmax=255)
             color = _RIGHT if prediction == label else _WRONG
             text = f"{prediction}\n(label: {label})"
             axes.set_title(text, fontsize=10, color=color, parse_math=False)
         for file in files:
-            dated = {"Date": None} if file.suffix == ".svg" else {"Software": None}
-            figure.savefig(file, metadata=dated, dpi=100)
+            metadata = {"Date": None} if file.suffix == ".svg" else {"Software": None}
+            figure.savefig(file, metadata=metadata, dpi=100)

@@ -24,7 +24,7 @@ TOKENS = 256
 _MOST_PREDICTIONS = 16
 
 
-def base_compared(
+def compare_base(
     folder: Path, source: Path | None, model: Any, dataset: Path, seconds: float
 ) -> Iterator[Comparison]:
     """Compare a base model with what is read back from its folder, and with its source.
@@ -50,14 +50,14 @@ def base_compared(
     yield _furthest("logit of an image that differs most", _logits(model, pixels), logits)
     if source is None:
         return
-    given, has_all = _load(source)
-    before = given.state_dict()
+    original, has_all = _load(source)
+    before = original.state_dict()
     body = [name for name in own if not _is_output(read, name)]
-    kept = sum(name in before and torch.equal(weights[name], before[name]) for name in body)
-    yield _of("weights of its source, but for output layers", len(body), kept)
-    names, order = _names(read), _names(given)
+    num_equal = sum(name in before and torch.equal(weights[name], before[name]) for name in body)
+    yield _of("weights of its source, but for output layers", len(body), num_equal)
+    names, order = _names(read), _names(original)
     if has_all and sorted(names) == sorted(order):
-        expected = _logits(given, pixels)[[order.index(name) for name in names]]
+        expected = _logits(original, pixels)[[order.index(name) for name in names]]
         yield _furthest("logit of a class that differs most from its source's", logits, expected)
 
 
@@ -142,14 +142,14 @@ def furthest_apart(
     upright = (ImageOps.exif_transpose(image).convert(mode) for image in images)
     theirs = [np.asarray(processor(image)["pixel_values"][0], np.float64) for image in upright]
     scale, offset = (np.reshape(normalization[key], (-1, 1, 1)) for key in ("scale", "offset"))
-    found = Values(0.0, 0.0)
+    furthest = Values(0.0, 0.0)
     for own, expected in zip(pixels * scale + offset, theirs, strict=True):
         if own.shape != expected.shape:
             return Values(float(own.flat[0]), float("nan"))
         place = np.unravel_index(np.abs(own - expected).argmax(), own.shape)
         here = Values(float(own[place]), float(expected[place]))
-        found = max(found, here, key=lambda values: abs(values.ours - values.theirs))
-    return found
+        furthest = max(furthest, here, key=lambda values: abs(values.ours - values.theirs))
+    return furthest
 
 
 def loss_of(folder: Path, rows: NDArray[np.void], device: torch.device) -> float:
@@ -159,17 +159,17 @@ def loss_of(folder: Path, rows: NDArray[np.void], device: torch.device) -> float
         folder: of the model and its image processor.
         rows: with the fields `pixels` (before they are normalised), `label` and `filled`.
     """
-    filled = rows[rows["filled"].astype(bool)]
-    labels = torch.from_numpy(filled["label"].astype(np.int64)).to(device)
+    images = rows[rows["filled"].astype(bool)]
+    labels = torch.from_numpy(images["label"].astype(np.int64)).to(device)
     return float(
-        F.cross_entropy(_logits_of_stored(_load(folder)[0], folder, filled, device), labels)
+        F.cross_entropy(_logits_of_stored(_load(folder)[0], folder, images, device), labels)
     )
 
 
-def predictions_compared(
+def compare_predictions(
     models: Mapping[str, Path],
     rows: NDArray[np.void],
-    said: Mapping[str, Sequence[str]],
+    classes: Mapping[str, Sequence[str]],
     probabilities: Mapping[str, NDArray[np.float32]],
     seconds: float,
     bf16: bool,
@@ -179,7 +179,7 @@ def predictions_compared(
     Args:
         models: folders by name.
         rows: those of the images; the first ones are compared.
-        said: the predicted class of each image, by name.
+        classes: the predicted class of each image, by name.
         probabilities: of these classes.
         seconds: that predicting took.
         bf16: whether the models predicted in bf16.
@@ -193,11 +193,13 @@ def predictions_compared(
             continue
         model, _ = _load(folder)
         names = _names(model)
-        places = torch.tensor([names.index(one) for one in said[name][: len(few)]])
-        found = _logits_of_stored(model, folder, few, cpu).softmax(-1).gather(1, places[:, None])
+        places = torch.tensor([names.index(one) for one in classes[name][: len(few)]])
+        likelihoods = (
+            _logits_of_stored(model, folder, few, cpu).softmax(-1).gather(1, places[:, None])
+        )
         here = float(probabilities[name][: len(few)].astype(np.float64).mean())
         tolerance = ROUNDED if bf16 else 1e-4
-        plain = float(found.double().mean())
+        plain = float(likelihoods.double().mean())
         yield Comparison(what, here, plain, transformers_version(), len(few), tolerance)
 
 

@@ -22,7 +22,7 @@ from moray.errors import UserError, first_line
 from moray.model.quantization import Bits, Quantization
 from moray.proofs.figures import Figures
 from moray.rows.loader import stored_windows
-from moray.rows.store import Drawn, Rows, WindowReader, record_of
+from moray.rows.store import RowPositions, Rows, WindowReader, record_of
 from moray.tasks.images import proofs
 from moray.tasks.images.classifier import empty_classifier, load_classifier, names_of
 from moray.train.task import Batch, LossModule
@@ -50,7 +50,7 @@ class ImageBatch(Batch):
 
 @dataclass(frozen=True)
 class Normalization:
-    """What is done with the pixels of each channel: multiply, then add.
+    """The normalization of each channel: multiply, then add.
 
     Attributes:
         scale: shape (channels, 1, 1).
@@ -85,7 +85,7 @@ def make_batch(
     rows: Rows,
     normalization: Normalization,
     augmentation: Augmentation | None = None,
-    drawn: Drawn | None = None,
+    row_positions: RowPositions | None = None,
 ) -> ImageBatch:
     """Make a batch of rows, without their padding.
 
@@ -94,40 +94,42 @@ def make_batch(
 
     Args:
         rows: shape (rows,).
-        drawn: where in the order's sequence they are; None for held-out images, which stay as they
-            are.
+        row_positions: where in the order's sequence they are; None for held-out images, which
+            stay as they are.
     """
-    filled = np.flatnonzero(rows["filled"])
+    places = np.flatnonzero(rows["filled"])
     # Fields of a record aren't contiguous.
-    pixels = np.ascontiguousarray(rows["pixels"][filled])
-    labels = rows["label"][filled].astype(np.int64)
-    if not len(filled):
+    pixels = np.ascontiguousarray(rows["pixels"][places])
+    labels = rows["label"][places].astype(np.int64)
+    if not len(places):
         pixels, labels = np.zeros_like(rows["pixels"][:1]), np.array([IGNORED])
-    elif augmentation and drawn:
-        pixels = augmented(pixels, augmentation, drawn.at(filled))
+    elif augmentation and row_positions:
+        pixels = augment(pixels, augmentation, row_positions.at(places))
     values = pixels * normalization.scale
     values += normalization.offset
     return ImageBatch(torch.from_numpy(values), torch.from_numpy(labels))
 
 
-def augmented(pixels: NDArray[np.uint8], settings: Augmentation, drawn: Drawn) -> NDArray[np.uint8]:
+def augment(
+    pixels: NDArray[np.uint8], settings: Augmentation, row_positions: RowPositions
+) -> NDArray[np.uint8]:
     """Change images, shape (images, channels, height, width)."""
     if settings == Augmentation():
         return pixels
-    changed = np.zeros_like(pixels)
-    for number, position in enumerate(drawn.positions.tolist()):
-        random = np.random.default_rng([drawn.seed, position, _STREAM])
+    output = np.zeros_like(pixels)
+    for number, position in enumerate(row_positions.positions.tolist()):
+        random = np.random.default_rng([row_positions.seed, position, _STREAM])
         # All are drawn in any case, so that one key doesn't change what another one draws.
         down, right = random.integers(-settings.shift, settings.shift, 2, endpoint=True).tolist()
         mirror = random.random() < 0.5
         size, top, left = random.random(3).tolist()
-        image = _cropped(pixels[number], 1 - settings.crop * size, top, left)
+        image = _crop(pixels[number], 1 - settings.crop * size, top, left)
         image = image[:, :, ::-1] if settings.flip and mirror else image
-        _move(image, changed[number], down, right)
-    return changed
+        _move(image, output[number], down, right)
+    return output
 
 
-def _cropped(image: NDArray[np.uint8], share: float, top: float, left: float) -> NDArray[np.uint8]:
+def _crop(image: NDArray[np.uint8], share: float, top: float, left: float) -> NDArray[np.uint8]:
     """A part of an image, resized to the whole.
 
     Args:
@@ -137,13 +139,13 @@ def _cropped(image: NDArray[np.uint8], share: float, top: float, left: float) ->
         left: where it is between the left and the right.
     """
     rows, columns = (
-        _kept(whole, share, where)
+        _kept_positions(whole, share, where)
         for whole, where in zip(image.shape[1:], (top, left), strict=True)
     )
     return image[:, rows[:, None], columns]
 
 
-def _kept(whole: int, share: float, where: float) -> NDArray[np.int64]:
+def _kept_positions(whole: int, share: float, where: float) -> NDArray[np.int64]:
     """The pixels along a side of the part that is kept, repeated to the whole length."""
     part = max(1, round(whole * share))
     return int(where * (whole - part + 1)) + np.arange(whole) * part // whole
@@ -229,8 +231,8 @@ class ImageTask:
             model(pixel_values=torch.zeros(1, *shape, dtype=model.dtype, device=model.device))
         return 3.0 * float(counter.get_total_flops())
 
-    def batch(self, rows: Rows, drawn: Drawn | None) -> ImageBatch:
-        return make_batch(rows, self._normalization, self._augmentation, drawn)
+    def batch(self, rows: Rows, row_positions: RowPositions | None) -> ImageBatch:
+        return make_batch(rows, self._normalization, self._augmentation, row_positions)
 
     def weight(self, rows: Rows) -> int:
         return int(rows["filled"].sum())

@@ -1,4 +1,4 @@
-"""What a chat template makes of the answers in a row besides rendering them.
+"""Alterations of the answers in a row by a chat template, besides rendering them.
 
 Templates add text to an answer, leave out parts of it, or change its white space. Then the trained
 text isn't the row's, which users have to know.
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from itertools import count, groupby, pairwise
 from typing import Any
 
-from moray.tasks.language.turns import STAND_IN, Messages, Render, or_none, squeezed
+from moray.tasks.language.turns import STAND_IN, Messages, Render, render_or_none, squeeze
 
 Alterations = Counter[tuple[str, str]]
 """The number of trained answers with an alteration of a kind, and the template's text, if any.
@@ -22,7 +22,7 @@ the generation prompt; `left_out` parts of an answer; other `white_space`; `chan
 `prompts` with completions that are tokenised as one text: those with a token of both, `spanning`.
 """
 
-# Maximum numbers of texts that are told apart, and of their characters.
+# Maximum numbers of texts that are counted apart, and of their characters.
 _TEXTS = 5
 _CHARACTERS = 80
 
@@ -44,16 +44,16 @@ def alteration(
     """
     worst = ("", "")
     for key in ("reasoning_content", "content"):
-        said = messages[number].get(key) or ""
+        text = messages[number].get(key) or ""
         # White space in front of it may be the header's.
-        if said in answer or (said == said.lstrip() and said in turn):
+        if text in answer or (text == text.lstrip() and text in turn):
             continue
-        if squeezed(said) in squeezed(turn):
+        if squeeze(text) in squeeze(turn):
             worst = worst if worst[0] else ("white_space", "")
         elif parts := _left_out_of(render, messages, number, key):
             return "left_out", parts[0]
-        elif _is_within(squeezed(answer), squeezed(said)):
-            return "left_out", said
+        elif _is_within(squeeze(answer), squeeze(text)):
+            return "left_out", text
         else:
             worst = ("changed", "")
     return worst
@@ -70,21 +70,21 @@ def left_out(render: Render, messages: Messages) -> list[str]:
 
 
 def summary(facts: Mapping[str, Mapping[str, Any]]) -> str:
-    """What the chat template does to the answers of all splits, for a summary; mostly nothing."""
+    """The alterations of the answers of all splits, for a summary; mostly nothing."""
     total = Alterations()
     for counts in facts.values():
-        for kind, found in counts.get("chat_template", {}).items():
-            of_texts = found if isinstance(found, Mapping) else {"": found}
+        for kind, entry in counts.get("chat_template", {}).items():
+            of_texts = entry if isinstance(entry, Mapping) else {"": entry}
             total.update({(kind, text): number for text, number in of_texts.items()})
     return "".join(f"; {line}" for line in lines(total))
 
 
-def lines(found: Alterations) -> Iterator[str]:
+def lines(counts: Alterations) -> Iterator[str]:
     """The alterations in words, those of most answers first."""
-    for (kind, text), number in found.most_common():
+    for (kind, text), number in counts.most_common():
         if kind in ("answers", "prompts", "spanning") or not number:
             continue
-        answers = f"{number:,} of {found['answers', '']:,} answers"
+        answers = f"{number:,} of {counts['answers', '']:,} answers"
         yield {
             "untrained": f"the chat template puts {text!r} before {answers}, not trained",
             "trained": f"the chat template puts {text!r} before {answers}, trained with them",
@@ -97,10 +97,10 @@ def lines(found: Alterations) -> Iterator[str]:
         }[kind]
 
 
-def as_facts(found: Alterations) -> dict[str, Any]:
+def as_facts(counts: Alterations) -> dict[str, Any]:
     """The alterations as a manifest has them: by kind, and by text where there is one."""
     facts: dict[str, Any] = {}
-    for (kind, text), number in sorted(found.items(), key=lambda one: (-one[1], one[0])):
+    for (kind, text), number in sorted(counts.items(), key=lambda one: (-one[1], one[0])):
         if not text:
             facts[kind] = number
         elif len(texts := facts.setdefault(kind, {})) < _TEXTS:
@@ -108,7 +108,7 @@ def as_facts(found: Alterations) -> dict[str, Any]:
     return dict(sorted(facts.items()))
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     """A text of a template, short enough to tell it apart from others."""
     return text if len(text) <= _CHARACTERS else f"{text[:_CHARACTERS]}…"
 
@@ -126,9 +126,9 @@ def _without_marks(
     for place, message in enumerate(marked):
         for key in keys.get(place, ()):
             if text := message.get(key):
-                message[key], words = _marked(text, numbers)
+                message[key], words = _mark_words(text, numbers)
                 texts.append(words)
-    rendered = or_none(render, marked)
+    rendered = render_or_none(render, marked)
     if rendered is None:
         return []
     there = set(map(int, re.findall(rf"{STAND_IN}(\d+)z", rendered)))
@@ -140,14 +140,14 @@ def _without_marks(
     ]
 
 
-def _marked(text: str, numbers: Iterator[int]) -> tuple[str, list[tuple[int, str]]]:
+def _mark_words(text: str, numbers: Iterator[int]) -> tuple[str, list[tuple[int, str]]]:
     """A text with a mark behind each word, and its parts, of a word each, with their numbers."""
-    starts = [found.start() for found in _TAG_OR_WORD.finditer(text) if found[1]]
+    starts = [match.start() for match in _TAG_OR_WORD.finditer(text) if match[1]]
     parts = [text[start:end] for start, end in pairwise([0, *starts[1:], len(text)])]
     words = [(next(numbers), part) for part in parts if starts]
     marks = (f"{STAND_IN}{number}z" for number, _ in words)
-    marked = _TAG_OR_WORD.sub(lambda found: found[0] + (next(marks) if found[1] else ""), text)
-    return marked, words
+    with_marks = _TAG_OR_WORD.sub(lambda match: match[0] + (next(marks) if match[1] else ""), text)
+    return with_marks, words
 
 
 def _is_within(part: str, whole: str) -> bool:

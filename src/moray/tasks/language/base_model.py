@@ -21,11 +21,11 @@ from moray.model.obtain import copy_folder, copy_unchanged
 from moray.model.shapes import NEW_TOKENS, quantization_in, shapes_in
 from moray.stages.base_model import Base
 from moray.tasks.language.dequantize import dequantize
-from moray.tasks.language.isolation import computed_in_fp32, isolates_documents
-from moray.tasks.language.proofs.folder import base_compared
+from moray.tasks.language.isolation import compute_in_fp32, isolates_documents
+from moray.tasks.language.proofs.folder import compare_base
 from moray.tasks.language.scratch import save_llama, save_random_weights, train_tokenizer
 from moray.tasks.language.tokenizer import load_tokenizer, stop_token_ids
-from moray.tasks.language.tokenizer_files import read_as_it_is, save_tokenizer
+from moray.tasks.language.tokenizer_files import save_tokenizer, use_tokenizer_json
 
 # 4 MB each. A tokenizer hardly changes with more, and training on them takes a minute.
 _GROUPS_TO_LEARN_FROM = 64
@@ -50,11 +50,12 @@ def make(output: Path, cfg: dict[str, Any], source: Path | None, dataset: Path |
         raise ValueError("a model from scratch needs a dataset for its tokenizer")
     # Load it once, so that errors show up here rather than after the dataset's download.
     tokenizer = load_tokenizer(output)
-    if named := read_as_it_is(output, tokenizer):
+    if tokenizer_class := use_tokenizer_json(output, tokenizer):
         tokenizer = load_tokenizer(output)
         say(
-            f"model {output.name}: in this version of transformers, {named} makes other tokens "
-            "than tokenizer.json, so the copy names PreTrainedTokenizerFast, which reads the file"
+            f"model {output.name}: in this version of transformers, {tokenizer_class} makes other "
+            "tokens than tokenizer.json, so the copy names PreTrainedTokenizerFast, which reads "
+            "the file"
         )
     if words := cfg.get("new_tokens"):
         add_tokens(output, tokenizer, words, f"{path}.new_tokens")
@@ -62,18 +63,18 @@ def make(output: Path, cfg: dict[str, Any], source: Path | None, dataset: Path |
         set_eos_token(output, tokenizer, word, f"{path}.eos_token")
     model = load_model(output, stored_dtype(output))
     _check_vocabulary(tokenizer, model, path)
-    given, loaded = load_config(output).model_type, model.config.model_type
-    if given != loaded:
-        part = f"only the part for text ({loaded}) is loaded and exported"
-        say(f"model {output.name}: of {given}, {part}")
+    model_type, text_type = load_config(output).model_type, model.config.model_type
+    if model_type != text_type:
+        part = f"only the part for text ({text_type}) of {model_type}"
+        say(f"model {output.name}: {part} is loaded and exported")
     elif unused := _unused(model, output):
         part = f"weights that it doesn't compute with ({len(unused)}, e.g. {unused[0]})"
-        say(f"model {output.name}: {loaded} leaves out {part}; they aren't exported either")
+        say(f"model {output.name}: {text_type} leaves out {part}; they aren't exported either")
     if getattr(model.config.get_text_config(), "output_router_logits", False):
         say(f"model {output.name}: the auxiliary loss of its router isn't part of the loss")
-    with computed_in_fp32(model):
+    with compute_in_fp32(model):
         facts = {"isolates_documents": isolates_documents(model)}
-    return Base(model, partial(base_compared, output, cfg, source, model), facts)
+    return Base(model, partial(compare_base, output, cfg, source, model), facts)
 
 
 def _unused(model: PreTrainedModel, folder: Path) -> list[str]:
@@ -120,20 +121,20 @@ def add_tokens(
     model = load_model(folder, stored_dtype(folder))
     num_rows = len(model.get_input_embeddings().weight)
     old = {word: id for word, id in tokenizer.get_vocab().items() if id < num_rows}
-    if known := next((word for word in words if word in old), None):
-        raise UserError(key, f"the model has {known!r} already", "remove it")
+    if existing := next((word for word in words if word in old), None):
+        raise UserError(key, f"the model has {existing!r} already", "remove it")
     tokenizer.add_tokens([AddedToken(word, special=True, normalized=False) for word in words])
     ids = tokenizer.convert_tokens_to_ids(words)
     if max(ids) >= num_rows:
         # No more rows than tokens, or llama.cpp refuses the model.
         model.resize_token_embeddings(max(ids) + 1, mean_resizing=False)
-    given = sorted(old.values())
+    own_ids = sorted(old.values())
     for rows in _embeddings(model):
-        # Also those in between, of other tokens that had none.
-        filled = sorted({*ids, *range(num_rows, len(rows))})
+        # Rows in between belong to other tokens that had none, and are filled too.
+        new_ids = sorted({*ids, *range(num_rows, len(rows))})
         # All columns at once would take four times the memory of an embedding in bf16.
         for columns in torch.split(rows.view(len(rows), -1), _COLUMNS_AT_ONCE, dim=1):
-            columns[filled] = columns[given].double().mean(0).to(rows.dtype)
+            columns[new_ids] = columns[own_ids].double().mean(0).to(rows.dtype)
     setattr(model.config, NEW_TOKENS, ids)
     for file in folder.glob("*.safetensors*"):
         file.unlink()
@@ -170,5 +171,5 @@ def _name_stop(folder: Path, name: str, stop: int | list[int]) -> None:
 def _embeddings(model: PreTrainedModel) -> list[Tensor]:
     """The tensors with a row for each token, tied ones once."""
     head = model.get_output_embeddings()
-    found = [model.get_input_embeddings().weight, head.weight, getattr(head, "bias", None)]
-    return list({id(one): one.data for one in found if one is not None}.values())
+    tensors = [model.get_input_embeddings().weight, head.weight, getattr(head, "bias", None)]
+    return list({id(one): one.data for one in tensors if one is not None}.values())

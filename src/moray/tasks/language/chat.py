@@ -12,15 +12,15 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from moray.corpus.dataset import Document, RowError, messages_of, tools_of
 from moray.errors import UserError, first_line
-from moray.tasks.language.alterations import Alterations, alteration, left_out, shortened
+from moray.tasks.language.alterations import Alterations, alteration, left_out, shorten
 from moray.tasks.language.turns import (
     Messages,
     Render,
     Start,
-    behind_empty_reasoning,
+    content_span,
     other_messages,
-    said_at,
-    squeezed,
+    squeeze,
+    start_behind_reasoning,
     turn_start,
 )
 
@@ -43,19 +43,19 @@ class Turn:
         start: where the trained text starts, in characters.
         end: the end of its stop token.
         alterations: what the template does to the answer besides rendering it.
-        lost: what of the answer the text doesn't have.
+        lost_text: the part of the answer that the text doesn't have.
         has_prompt: whether the text has the generation prompt, and the turn starts behind it.
     """
 
     start: int
     end: int
     alterations: frozenset[tuple[str, str]]
-    lost: str
+    lost_text: str
     has_prompt: bool
 
 
 @dataclass(frozen=True)
-class Rendered:
+class RenderedChat:
     """A conversation as text, and where its trained assistant turns are, including stop tokens.
 
     Spans have start and end, in characters.
@@ -63,17 +63,17 @@ class Rendered:
     Attributes:
         messages: role, start and end of all turns of the assistant, and of the other messages.
         alterations: what the template does to the trained answers besides rendering them.
-        prompted: starts of spans that are the end of a generation prompt.
+        prompt_ends: starts of spans that are the end of a generation prompt.
     """
 
     text: str
     spans: list[tuple[int, int]]
     messages: list[tuple[str, int, int]] = field(default_factory=list)
     alterations: Alterations = field(default_factory=Counter)
-    prompted: frozenset[int] = frozenset()
+    prompt_ends: frozenset[int] = frozenset()
 
 
-def no_chat_template() -> UserError:
+def missing_template_error() -> UserError:
     """The fault of a conversation that nothing can render."""
     return UserError(
         "data.chat_template",
@@ -107,7 +107,7 @@ class ChatTemplate:
             self._plain = tokenizer.get_chat_template(template)
             self._with_tools = tokenizer.get_chat_template(template, tools=[{}])
         except ValueError as error:
-            raise no_chat_template() from error
+            raise missing_template_error() from error
         self._special_tokens = tokenizer.special_tokens_map
         self._stops = stop_tokens
         self._mask_history = mask_history
@@ -115,7 +115,7 @@ class ChatTemplate:
             token.content for token in tokenizer.added_tokens_decoder.values() if token.special
         ]
 
-    def render(self, document: Document) -> Rendered:
+    def render(self, document: Document) -> RenderedChat:
         """Render a whole conversation.
 
         Of what the template adds to an answer, only what the model has to write to reach it is
@@ -131,9 +131,9 @@ class ChatTemplate:
         numbers = [n for n, message in enumerate(messages) if message["role"] == "assistant"]
         if _GENERATION.search(self._with_tools if tools else self._plain):
             # Between `{% generation %}` and `{% endgeneration %}`.
-            text, spans = self._rendered(messages, tools, return_assistant_tokens_mask=True)
+            text, spans = self._render(messages, tools, return_assistant_tokens_mask=True)
             for number in numbers:
-                said_at(render, messages, number, text)  # raises if the message is left out
+                content_span(render, messages, number, text)  # raises if the message is left out
             if len(spans) != len(numbers):
                 raise RowError(
                     f"the chat template marks {len(spans)} assistant turns, "
@@ -148,25 +148,25 @@ class ChatTemplate:
             text = render(messages)
             turns = [self._turn(render, messages, number, text) for number in numbers]
         if not text[turns[-1].start : turns[-1].end].rstrip().endswith(tuple(self._stops)):
-            raise self._without_stop()
+            raise self._missing_stop_error()
         weights = [messages[number].get("weight", 1) for number in numbers]
-        trained = [(n, turn) for n, turn, w in zip(numbers, turns, weights, strict=True) if w]
+        trained_turns = [(n, turn) for n, turn, w in zip(numbers, turns, weights, strict=True) if w]
         if self._mask_history:
-            trained = trained[-1:]
-        for number, turn in trained[-1:]:
+            trained_turns = trained_turns[-1:]
+        for number, turn in trained_turns[-1:]:
             _check_whole(number, turn)
-        said = [("assistant", turn.start, turn.end) for turn in turns]
+        answers = [("assistant", turn.start, turn.end) for turn in turns]
         others, some_left_out = other_messages(render, messages, text)
-        found = Counter(chain.from_iterable(turn.alterations for _, turn in trained))
-        found["answers", ""] = len(trained)
+        alterations = Counter(chain.from_iterable(turn.alterations for _, turn in trained_turns))
+        alterations["answers", ""] = len(trained_turns)
         if some_left_out:
-            found["messages", ""] = 1
-        return Rendered(
+            alterations["messages", ""] = 1
+        return RenderedChat(
             text,
-            [(turn.start, turn.end) for _, turn in trained],
-            [*said, *others],
-            found,
-            frozenset(turn.start for _, turn in trained if turn.has_prompt),
+            [(turn.start, turn.end) for _, turn in trained_turns],
+            [*answers, *others],
+            alterations,
+            frozenset(turn.start for _, turn in trained_turns if turn.has_prompt),
         )
 
     def prompt(self, document: Document) -> tuple[str, str]:
@@ -203,23 +203,23 @@ class ChatTemplate:
         Raises:
             RowError: if the template fails.
         """
-        return self._rendered(messages, tools, **options)[0]
+        return self._render(messages, tools, **options)[0]
 
-    def _rendered(
+    def _render(
         self, messages: Messages, tools: Any, **options: Any
     ) -> tuple[str, list[tuple[int, int]]]:
         template = self._with_tools if tools else self._plain
-        named = _with_its_name_of_reasoning(messages, template)
+        renamed = _rename_reasoning(messages, template)
         try:
-            return self._rendered_once(named, tools, template, options)
+            return self._render_once(renamed, tools, template, options)
         except RowError:
-            filled = [message | {"content": message.get("content") or ""} for message in named]
-            if filled == named:
+            filled = [message | {"content": message.get("content") or ""} for message in renamed]
+            if filled == renamed:
                 raise
             # Some templates take no null as the text beside a tool call.
-            return self._rendered_once(filled, tools, template, options)
+            return self._render_once(filled, tools, template, options)
 
-    def _rendered_once(
+    def _render_once(
         self, messages: Messages, tools: Any, template: str, options: dict[str, Any]
     ) -> tuple[str, list[tuple[int, int]]]:
         try:
@@ -242,9 +242,9 @@ class ChatTemplate:
         self, render: Render, messages: Messages, number: int, text: str, span: tuple[int, int]
     ) -> Turn:
         """An assistant turn between tags, without what the generation prompt has of it."""
-        said_from, said_to = said_at(render, messages, number, text)
+        content_start, content_end = content_span(render, messages, number, text)
         try:
-            start = turn_start(render, messages, number, text, said_from)
+            start = turn_start(render, messages, number, text, content_start)
         except RowError:
             start = Start(span[0], span[0])
         begin = max(span[0], start.place) if start.has_prompt else span[0]
@@ -253,31 +253,33 @@ class ChatTemplate:
         )
         end = span[0] + stop.end() if stop else span[1]
         start = replace(start, place=begin)
-        return _turn_of(render, messages, number, text, start, said_from, said_to, end)
+        return _turn_of(render, messages, number, text, start, content_start, content_end, end)
 
     def _turn(self, render: Render, messages: Messages, number: int, text: str) -> Turn:
         """An assistant turn that the template doesn't mark."""
-        said_from, said_to = said_at(render, messages, number, text)
-        start = turn_start(render, messages, number, text, said_from)
-        end = self._end(render, messages, number, text, said_to)
-        return _turn_of(render, messages, number, text, start, said_from, said_to, end)
+        content_start, content_end = content_span(render, messages, number, text)
+        start = turn_start(render, messages, number, text, content_start)
+        end = self._end(render, messages, number, text, content_end)
+        return _turn_of(render, messages, number, text, start, content_start, content_end, end)
 
-    def _end(self, render: Render, messages: Messages, number: int, text: str, said_to: int) -> int:
+    def _end(
+        self, render: Render, messages: Messages, number: int, text: str, content_end: int
+    ) -> int:
         """The end of the stop token of a turn, in characters."""
         following = messages[number + 1 :]
-        bound = said_at(render, messages, number + 1, text)[0] if following else len(text)
+        limit = content_span(render, messages, number + 1, text)[0] if following else len(text)
         # A tool call may have closing text between its arguments and the stop token.
         between = r"(?s:.*?)" if messages[number].get("tool_calls") else r"\s*"
         # Earlier turns may end with a different token from the last.
         for ends in (self._stops, self._specials):
             end = re.compile(f"{between}(?:{'|'.join(map(re.escape, ends))})")
-            if found := end.match(text, said_to, bound):
-                return found.end()
+            if match := end.match(text, content_end, limit):
+                return match.end()
         if following and following[0]["role"] == "assistant":
-            return said_to
-        raise self._without_stop()
+            return content_end
+        raise self._missing_stop_error()
 
-    def _without_stop(self) -> UserError:
+    def _missing_stop_error(self) -> UserError:
         return UserError(
             "data.chat_template",
             "with this template, assistant messages are trained without a stop token "
@@ -293,41 +295,43 @@ def _turn_of(
     number: int,
     text: str,
     start: Start,
-    said_from: int,
-    said_to: int,
+    content_start: int,
+    content_end: int,
     end: int,
 ) -> Turn:
     """A turn, with what the template does to its answer."""
     message = messages[number]
-    begin = behind_empty_reasoning(render, messages, number, text, start.place, said_from)
-    found = {("untrained", shortened(text[start.place : begin]))} if begin > start.place else set()
-    # What comes before a call or reasoning belongs to it.
-    added = squeezed(text[begin:said_from])
+    begin = start_behind_reasoning(render, messages, number, text, start.place, content_start)
+    alterations = (
+        {("untrained", shorten(text[start.place : begin]))} if begin > start.place else set()
+    )
+    # Text before a call or reasoning belongs to it.
+    text_before = squeeze(text[begin:content_start])
     plain = not message.get("tool_calls") and not message.get("reasoning_content")
-    if plain and added and added not in squeezed(message["content"] or ""):
-        found.add(("trained", shortened(text[begin:said_from])))
+    if plain and text_before and text_before not in squeeze(message["content"] or ""):
+        alterations.add(("trained", shorten(text[begin:content_start])))
     if start.prompt_end:
-        found.add(("prompt", shortened(start.prompt_end)))
-    kind, lost = alteration(
-        render, messages, number, text[start.header : said_to], text[begin:said_to]
+        alterations.add(("prompt", shorten(start.prompt_end)))
+    kind, lost_text = alteration(
+        render, messages, number, text[start.header : content_end], text[begin:content_end]
     )
     if kind:
-        found.add((kind, ""))
+        alterations.add((kind, ""))
     has_prompt = start.has_prompt and begin == start.place
-    return Turn(begin, end, frozenset(found), lost, has_prompt)
+    return Turn(begin, end, frozenset(alterations), lost_text, has_prompt)
 
 
 def _check_whole(number: int, turn: Turn) -> None:
     """Check that the last trained answer is trained as a whole."""
-    if turn.lost:
+    if turn.lost_text:
         raise RowError(
-            f"the chat template leaves out {turn.lost.strip()[:40]!r} of message {number + 1}, the "
-            "last that is trained",
+            f"the chat template leaves out {turn.lost_text.strip()[:40]!r} of message "
+            f"{number + 1}, the last that is trained",
             "set a data.chat_template that renders it, or remove it from the row",
         )
 
 
-def _with_its_name_of_reasoning(messages: Messages, template: str) -> Messages:
+def _rename_reasoning(messages: Messages, template: str) -> Messages:
     """The messages with their reasoning under the name that the template reads."""
     if "reasoning_content" in template:
         return messages

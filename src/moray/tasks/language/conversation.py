@@ -21,7 +21,7 @@ _ROLES = {
 }
 # The system prompt where there is none; false removes those that there are.
 DefaultSystem = str | Literal[False] | None
-# What says whether a message is trained: in OpenAI's format, LLaMA-Factory's, axolotl's and others.
+# Keys that say whether a message is trained: of OpenAI, LLaMA-Factory, axolotl and others.
 _MASKS = dict.fromkeys(("weight", "loss", "loss_weight", "train", "trainable", "training"))
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 _KNOWN = {
@@ -55,12 +55,12 @@ def conversation(
     Raises:
         RowError: if it isn't a valid conversation, or has no assistant message to train on.
     """
-    listed = _parsed(messages, "messages")
-    if not isinstance(listed, list) or not listed:
-        raise RowError(f"got {_kind(listed)} for messages, expected a list", "fix the row")
+    message_list = _parse(messages, "messages")
+    if not isinstance(message_list, list) or not message_list:
+        raise RowError(f"got {_kind(message_list)} for messages, expected a list", "fix the row")
     spoken = [
         _message(message, number, remarks)
-        for number, message in enumerate(listed, 1)
+        for number, message in enumerate(message_list, 1)
         if not _is_no_system_prompt(message)
     ]
     if not spoken:
@@ -79,28 +79,28 @@ def conversation(
             "system prompts, which is not used (first in {place})",
             is_warning=True,
         )
-    functions = _functions(_parsed(tools, "tools") or [])
-    return {"messages": _written(spoken), "tools": _written(functions) if functions else None}
+    functions = _functions(_parse(tools, "tools") or [])
+    return {"messages": _as_json(spoken), "tools": _as_json(functions) if functions else None}
 
 
-def completed(prompt: Any, completion: Any) -> list[Any]:
+def join_completion(prompt: Any, completion: Any) -> list[Any]:
     """Join messages, as `conversation` takes them, of which those of the prompt aren't trained.
 
     Raises:
         RowError: if one of them is no list, or they don't fit together.
     """
-    parts = {"prompt": _parsed(prompt, "prompt"), "completion": _parsed(completion, "completion")}
+    parts = {"prompt": _parse(prompt, "prompt"), "completion": _parse(completion, "completion")}
     for name, part in parts.items():
         if not isinstance(part, list):
             raise RowError(
                 f"got {_kind(part)} for {name}, expected a list of messages",
                 "fix the row; format: prompt-completion takes text",
             )
-    asked, answer = divided(parts["prompt"], parts["completion"], "completion")
-    return [*map(_untrained, asked), *answer]
+    context, answer = divide(parts["prompt"], parts["completion"], "completion")
+    return [*map(_as_context, context), *answer]
 
 
-def divided(prompt: list[Any], answer: list[Any], name: str) -> tuple[list[Any], list[Any]]:
+def divide(prompt: list[Any], answer: list[Any], name: str) -> tuple[list[Any], list[Any]]:
     """The messages of a prompt and those of its answer, each of which is in one of them only.
 
     Some datasets repeat the prompt in the answer, or the end of the prompt, with or without its
@@ -112,60 +112,64 @@ def divided(prompt: list[Any], answer: list[Any], name: str) -> tuple[list[Any],
     Raises:
         RowError: if both have a system prompt and they differ, or the answer would be two turns.
     """
-    before, said = (
+    before, reply = (
         [message for message in messages if not _is_no_system_prompt(message)]
         for messages in (prompt, answer)
     )
-    systems = [part.pop(0) for part in (before, said) if part and _role(part[0]) == "system"]
+    systems = [part.pop(0) for part in (before, reply) if part and _role(part[0]) == "system"]
     if len(systems) == 2 and _content(systems[0]) != _content(systems[1]):
         raise RowError(
             f"prompt and {name} have different system prompts, expected one in the prompt",
             "remove one of them",
         )
-    ends, begins = ([*map(_content, part)] for part in (before, said))
+    ends, begins = ([*map(_content, part)] for part in (before, reply))
     size = len(before)
     # An answer of the assistant is no whole conversation.
-    is_whole = bool(before and said) and _role(said[0]) != "assistant"
-    places = range(len(said) - size - 1, 0, -1) if is_whole else ()
+    is_whole = bool(before and reply) and _role(reply[0]) != "assistant"
+    places = range(len(reply) - size - 1, 0, -1) if is_whole else ()
     within = next((place for place in places if begins[place : place + size] == ends), 0)
-    sizes = range(min(size, len(said)), 0, -1)
-    repeated = next((size for size in sizes if ends[-size:] == begins[:size]), 0)
-    asked, answered = [*systems[:1], *before], said[repeated:]
+    sizes = range(min(size, len(reply)), 0, -1)
+    overlap = next((size for size in sizes if ends[-size:] == begins[:size]), 0)
+    prompt_part, answer_part = [*systems[:1], *before], reply[overlap:]
     if within:
-        asked, answered = [*systems[:1], *said[: within + size]], said[within + size :]
-    if said and not answered:
+        prompt_part, answer_part = [*systems[:1], *reply[: within + size]], reply[within + size :]
+    if reply and not answer_part:
         raise RowError(
             f"{name} has only messages of the prompt, and no answer", "add it, or remove the row"
         )
-    if asked and answered and _role(asked[-1]) == _role(answered[0]) == "assistant":
+    if (
+        prompt_part
+        and answer_part
+        and _role(prompt_part[-1]) == _role(answer_part[0]) == "assistant"
+    ):
         raise RowError(
             f"the prompt ends in a message of the assistant, and {name} goes on with another: two "
             "turns, where the second was meant to continue the first, or to answer somebody",
             f"move the beginning of the answer from the prompt to {name}, or remove the row",
         )
-    return asked, answered
+    return prompt_part, answer_part
 
 
-def _untrained(message: Any) -> Any:
+def _as_context(message: Any) -> Any:
     return {**message, "weight": 0} if _role(message) == "assistant" else message
 
 
 def _role(message: Any) -> str | None:
     """OpenAI's name of a message's role; None if it has none that is known."""
-    spelled = message.get("role") or message.get("from") if isinstance(message, Mapping) else None
-    return _ROLES.get(str(spelled))
+    spelling = message.get("role") or message.get("from") if isinstance(message, Mapping) else None
+    return _ROLES.get(str(spelling))
 
 
 def _content(message: Any) -> tuple[Any, ...]:
-    """What makes two messages the same, however they are spelled."""
+    """A key that is equal for equal messages, however they are spelled."""
     if not isinstance(message, Mapping):
         return (message,)
-    said = message["content"] if message.get("content") is not None else message.get("value")
-    if isinstance(said, list):
-        parts = (part for part in said if isinstance(part, Mapping))
-        said = "".join(str(part.get("text") or part.get("value") or "") for part in parts)
+    content = message["content"] if message.get("content") is not None else message.get("value")
+    if isinstance(content, list):
+        parts = (part for part in content if isinstance(part, Mapping))
+        content = "".join(str(part.get("text") or part.get("value") or "") for part in parts)
     calls = message.get("tool_calls") or message.get("function_call") or None
-    return _role(message), said or None, calls
+    return _role(message), content or None, calls
 
 
 def _is_no_system_prompt(message: Any) -> bool:
@@ -181,33 +185,33 @@ def _message(message: Any, number: int, remarks: Remarks) -> dict[str, Any]:
             f"message {number} has no role, expected role and content (or from and value)",
             "fix the row",
         )
-    spelled = message.get("role") or message.get("from")
-    if not isinstance(spelled, str) or spelled not in _ROLES:
+    role = message.get("role") or message.get("from")
+    if not isinstance(role, str) or role not in _ROLES:
         raise RowError(
-            f"got role {spelled!r} in message {number}, expected one of {', '.join(_ROLES)}",
+            f"got role {role!r} in message {number}, expected one of {', '.join(_ROLES)}",
             "rename the role or remove the row",
         )
-    said = message["content"] if message.get("content") is not None else message.get("value")
-    content, reasoning = _said(said, number)
-    beside = (_said(message.get(key) or None, number)[0] for key in _REASONING)
+    raw = message["content"] if message.get("content") is not None else message.get("value")
+    content, reasoning = _text_and_reasoning(raw, number)
+    beside = (_text_and_reasoning(message.get(key) or None, number)[0] for key in _REASONING)
     reasoning = next((text for text in beside if text.strip()), reasoning)
-    made: dict[str, Any] = {"role": _ROLES[spelled], "content": content}
-    if spelled == "function_call":
-        made |= {"content": None, "tool_calls": _calls(_parsed(content, spelled), number)}
+    entry: dict[str, Any] = {"role": _ROLES[role], "content": content}
+    if role == "function_call":
+        entry |= {"content": None, "tool_calls": _calls(_parse(content, role), number)}
     elif calls := _calls_beside(message):
-        made |= {"content": content or None, "tool_calls": _calls(calls, number)}
-    elif made["role"] == "assistant" and not (content + reasoning).strip():
+        entry |= {"content": content or None, "tool_calls": _calls(calls, number)}
+    elif entry["role"] == "assistant" and not (content + reasoning).strip():
         raise RowError(
             f"message {number}, of the assistant, is empty, expected text or a tool call",
             "fill it in, remove the row, or set bad_rows: drop",
         )
     if not _is_trained(message, number):
-        made["weight"] = 0
+        entry["weight"] = 0
     if reasoning.strip():
-        made["reasoning_content"] = reasoning
+        entry["reasoning_content"] = reasoning
     for key in ("name", "tool_call_id"):
         if isinstance(message.get(key), str):
-            made[key] = message[key]
+            entry[key] = message[key]
     for key, value in message.items():
         if value and key not in _KNOWN:
             *masks, last = _MASKS
@@ -217,7 +221,7 @@ def _message(message: Any, number: int, remarks: Remarks) -> dict[str, Any]:
                 f"{number}: {str(value)[:40]!r}); only {', '.join(masks)} or {last} of 0 or false "
                 "leave a message untrained",
             )
-    return made
+    return entry
 
 
 def _is_trained(message: Mapping[str, Any], number: int) -> bool:
@@ -233,7 +237,7 @@ def _is_trained(message: Mapping[str, Any], number: int) -> bool:
     return True
 
 
-def _said(content: Any, number: int) -> tuple[str, str]:
+def _text_and_reasoning(content: Any, number: int) -> tuple[str, str]:
     """The text and the reasoning of a message, which may be a list of parts."""
     if content is None:
         return "", ""
@@ -241,40 +245,40 @@ def _said(content: Any, number: int) -> tuple[str, str]:
         return content, ""
     if not isinstance(content, list):
         raise RowError(f"got {_kind(content)} in message {number}, expected text", "fix the row")
-    said = dict.fromkeys(_PARTS, "")
+    texts = dict.fromkeys(_PARTS, "")
     for part in content:
         kind = part.get("type") if isinstance(part, Mapping) else None
-        if kind not in said:
+        if kind not in texts:
             raise RowError(
                 f"got a part of type {kind} in message {number}, expected text or reasoning",
                 "remove the part or the row",
             )
-        said[kind] += _part(part, number)
-    return said["text"], said["reasoning"]
+        texts[kind] += _part(part, number)
+    return texts["text"], texts["reasoning"]
 
 
 def _part(part: Mapping[str, Any], number: int) -> str:
-    # In a table, each part has the keys of all the others, as nulls.
+    # Parts of a table have the keys of all the others, as nulls.
     filled = {key: value for key, value in part.items() if key != "type" and value is not None}
     keys = _PARTS[part["type"]]
-    found = [filled[key] for key in keys if key in filled]
-    if (filled and not found) or not all(isinstance(text, str) for text in found):
-        got = _kind(found[0]) if found else f"no {' or '.join(keys)}"
+    values = [filled[key] for key in keys if key in filled]
+    if (filled and not values) or not all(isinstance(text, str) for text in values):
+        got = _kind(values[0]) if values else f"no {' or '.join(keys)}"
         raise RowError(
             f"got {got} in a part of type {part['type']} in message {number}, expected text",
             "fix the row",
         )
-    return "".join(found[:1])
+    return "".join(values[:1])
 
 
 def _calls_beside(message: Mapping[str, Any]) -> Any:
     """The tool calls beside a message's content; `function_call` is OpenAI's older form."""
-    found = (_parsed(message.get(key), key) for key in ("tool_calls", "function_call"))
-    return next(filter(None, found), None)
+    calls = (_parse(message.get(key), key) for key in ("tool_calls", "function_call"))
+    return next(filter(None, calls), None)
 
 
 def _calls(calls: Any, number: int) -> list[dict[str, Any]]:
-    made = []
+    entries = []
     for call in calls if isinstance(calls, list) else [calls]:
         function = call.get("function", call) if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
@@ -284,8 +288,8 @@ def _calls(calls: Any, number: int) -> list[dict[str, Any]]:
             )
         # OpenAI writes arguments as a JSON string; chat templates need them parsed. Llama's models
         # call them parameters.
-        given = function.get("arguments") or function.get("parameters")
-        arguments = _parsed(given, "arguments") or {}
+        raw_arguments = function.get("arguments") or function.get("parameters")
+        arguments = _parse(raw_arguments, "arguments") or {}
         if not isinstance(arguments, Mapping):
             raise RowError(
                 f"got {_kind(arguments)} for the arguments of a tool call in message {number}, "
@@ -298,28 +302,28 @@ def _calls(calls: Any, number: int) -> list[dict[str, Any]]:
         }
         if isinstance(call.get("id"), str):
             entry["id"] = call["id"]
-        made.append(entry)
-    return made
+        entries.append(entry)
+    return entries
 
 
 def _functions(tools: Any) -> list[dict[str, Any]]:
     """Tools as OpenAI wraps them."""
     if not isinstance(tools, list):
         raise RowError(f"got {_kind(tools)} for tools, expected a list", "fix the row")
-    made = []
+    functions = []
     for number, tool in enumerate(tools, 1):
-        wrapped = isinstance(tool, Mapping) and tool.get("type") == "function"
-        function = tool.get("function") if wrapped else tool
+        is_wrapped = isinstance(tool, Mapping) and tool.get("type") == "function"
+        function = tool.get("function") if is_wrapped else tool
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise RowError(f"tool {number} has no name, expected a function", "fix the row")
         if "parameters" in function:
-            parameters = _parsed(function["parameters"], "parameters")
+            parameters = _parse(function["parameters"], "parameters")
             function = {**function, "parameters": parameters}
-        made.append({"type": "function", "function": function})
-    return made
+        functions.append({"type": "function", "function": function})
+    return functions
 
 
-def _parsed(value: Any, what: str) -> Any:
+def _parse(value: Any, what: str) -> Any:
     """Parse a JSON string; anything else is returned as it is."""
     if not isinstance(value, str):
         return value
@@ -331,7 +335,7 @@ def _parsed(value: Any, what: str) -> Any:
         raise RowError(f"invalid JSON in {what} ({error})", "fix the row") from error
 
 
-def _written(value: Any) -> str:
+def _as_json(value: Any) -> str:
     try:
         return json.dumps(value, ensure_ascii=False)
     except TypeError as error:

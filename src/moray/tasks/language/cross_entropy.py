@@ -15,7 +15,7 @@ _CPU_ROWS = 1024
 # has to compute as before.
 _GPU_CHUNK_BYTES = 2**30
 _MOST_GPU_ROWS = 16_384
-# Where rows of logits don't begin at a multiple of 128 bytes, cuBLAS takes kernels that are two to
+# If rows of logits don't begin at a multiple of 128 bytes, cuBLAS takes kernels that are two to
 # three times slower; the vocabulary of GPT-2, for example, is odd.
 _GPU_ALIGNMENT = 64
 
@@ -38,7 +38,7 @@ def linear_cross_entropy(
     hidden: Tensor,
     weight: Tensor,
     targets: Tensor,
-    counted: int,
+    num_counted: int,
     softmax: SoftmaxLoss = softmax_loss,
 ) -> Tensor:
     """Sum of the negative log-likelihoods of targets under `softmax(hidden @ weight.T)`.
@@ -51,14 +51,14 @@ def linear_cross_entropy(
         hidden: states, shape (rows, width).
         weight: weight of the output layer, shape (vocabulary, width).
         targets: indices of the target tokens, shape (rows,).
-        counted: number of rows that count, from the first; the rest are padding.
+        num_counted: number of rows that count, from the first; the rest are padding.
         softmax: `softmax_loss`, or a compiled form of it.
 
     Returns:
         Sum in nats, fp32, shape ().
     """
     apply: Callable[..., Tensor] = _LinearCrossEntropy.apply
-    return apply(hidden, weight, targets, counted, softmax)
+    return apply(hidden, weight, targets, num_counted, softmax)
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -68,22 +68,22 @@ class _LinearCrossEntropy(torch.autograd.Function):
         hidden: Tensor,
         weight: Tensor,
         targets: Tensor,
-        counted: int,
+        num_counted: int,
         softmax: SoftmaxLoss,
     ) -> Tensor:
         device = hidden.device.type
-        # Where memory is planned, on `meta`, there is no autocast.
+        # The memory plan computes on `meta`, where there is no autocast.
         autocast = device != "meta" and torch.is_autocast_enabled(device)
         kind = torch.get_autocast_dtype(device) if autocast else hidden.dtype
-        states, matrix = hidden.to(kind), _aligned(weight.to(kind))
+        states, matrix = hidden.to(kind), _align(weight.to(kind))
         wants_hidden, wants_weight = ctx.needs_input_grad[:2]
         by_hidden = torch.zeros_like(states) if wants_hidden else None
         by_weight = torch.zeros_like(matrix, dtype=torch.float32) if wants_weight else None
         total = torch.zeros((), device=hidden.device)
-        for rows in _chunks(counted, matrix):
+        for rows in _chunks(num_counted, matrix):
             start = rows.start
             losses, gradient = softmax(_logits(states[rows], matrix, len(weight)), targets[rows])
-            total += losses[: counted - start].sum()
+            total += losses[: num_counted - start].sum()
             if by_hidden is None and by_weight is None:
                 continue
             # The gradient at the target is p - 1, computed from the loss: a probability near one,
@@ -91,7 +91,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             slope = torch.expm1(-losses).to(kind)
             # `scatter_` of bf16 on a CPU takes a quarter as long as the logits' matrix product.
             gradient[torch.arange(len(slope), device=slope.device), targets[rows]] = slope
-            gradient[counted - start :] = 0
+            gradient[num_counted - start :] = 0
             if by_hidden is not None:
                 torch.mm(gradient, matrix, out=by_hidden[rows])
             if by_weight is not None:
@@ -113,14 +113,14 @@ def _alignment(device: torch.device) -> int:
     return 1 if device.type == "cpu" else _GPU_ALIGNMENT
 
 
-def _aligned(weight: Tensor) -> Tensor:
+def _align(weight: Tensor) -> Tensor:
     """On a GPU, an output layer's weight with rows of zeros up to a multiple; see `_logits`."""
     missing = -len(weight) % _alignment(weight.device)
     return F.pad(weight, (0, 0, 0, missing)) if missing else weight
 
 
 def _logits(states: Tensor, matrix: Tensor, vocabulary: int) -> Tensor:
-    """Logits, minus infinity for what `_aligned` has added to a vocabulary."""
+    """Logits, minus infinity for what `_align` has added to a vocabulary."""
     logits = states @ matrix.T
     if len(matrix) > vocabulary:
         logits[:, vocabulary:] = -torch.inf
@@ -173,7 +173,7 @@ def linear_scores(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tens
     Returns:
         Nats, fp32, and bools, both of shape (rows,); for the arguments see `linear_cross_entropy`.
     """
-    matrix = _aligned(weight)
+    matrix = _align(weight)
     losses = torch.empty(len(hidden), device=hidden.device)
     hits = torch.empty(len(hidden), dtype=torch.bool, device=hidden.device)
     for rows in _chunks(len(hidden), matrix):

@@ -60,7 +60,7 @@ def dequantize(folder: Path, method: str) -> None:
         loaded.dequantize()
     if hasattr(loaded.config, "quantization_config"):
         del loaded.config.quantization_config
-    # In another object, because transformers saves this one as it was quantized.
+    # Another object, because transformers saves this one as it was quantized.
     with torch.device("meta"):
         model: PreTrainedModel = AutoModelForCausalLM.from_config(loaded.config, dtype=loaded.dtype)
     model.load_state_dict(loaded.state_dict(), assign=True)
@@ -80,25 +80,25 @@ def _dequantize_ragged(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())["quantization_config"]
     if not (block := config.get("weight_block_size")):
         return
-    changed: dict[Path, dict[str, Tensor]] = defaultdict(dict)
-    with ExitStack() as opened:
-        stored: dict[Path, Any] = {
-            file: opened.enter_context(safe_open(file, framework="pt"))
+    new_tensors: dict[Path, dict[str, Tensor]] = defaultdict(dict)
+    with ExitStack() as files:
+        shards: dict[Path, Any] = {
+            file: files.enter_context(safe_open(file, framework="pt"))
             for file in folder.glob("*.safetensors")
         }
-        where = {name: file for file, weights in stored.items() for name in weights.keys()}  # noqa: SIM118 - it is no mapping
+        where = {name: file for file, weights in shards.items() for name in weights.keys()}  # noqa: SIM118 - it is no mapping
         for name, file in where.items():
             if (scale := f"{name}_scale_inv") not in where:
                 continue
-            rows, columns = stored[file].get_slice(name).get_shape()[-2:]
+            rows, columns = shards[file].get_slice(name).get_shape()[-2:]
             sides = zip((rows, columns), block, strict=True)
             if all(side <= part or side % part == 0 for side, part in sides):
                 continue
-            scales = stored[where[scale]].get_tensor(scale)
+            scales = shards[where[scale]].get_tensor(scale)
             of_rows = scales.float().repeat_interleave(block[0], -2)[..., :rows, :]
             of_each = of_rows.repeat_interleave(block[1], -1)[..., :columns]
-            weight = stored[file].get_tensor(name).float() * of_each
-            changed[file][name] = weight.bfloat16()
-            changed[where[scale]][scale] = torch.ones_like(scales[..., :1, :1])
-    for file, tensors in changed.items():
+            weight = shards[file].get_tensor(name).float() * of_each
+            new_tensors[file][name] = weight.bfloat16()
+            new_tensors[where[scale]][scale] = torch.ones_like(scales[..., :1, :1])
+    for file, tensors in new_tensors.items():
         save_file(load_file(file) | tensors, file, {"format": "pt"})

@@ -17,8 +17,8 @@ from moray.config.tasks import FORMATS
 from moray.corpus.dataset import Document, RowError, content, plain_text
 from moray.errors import UserError
 from moray.tasks.language.alterations import Alterations
-from moray.tasks.language.chat import ChatTemplate, Rendered, no_chat_template
-from moray.tasks.language.pieces import ROLES, Encoded, Piece
+from moray.tasks.language.chat import ChatTemplate, RenderedChat, missing_template_error
+from moray.tasks.language.pieces import ROLES, EncodedDocument, Piece
 from moray.tasks.language.tokenizer import joins, load_tokenizer, opening, stop_token_ids
 
 _TEXT, _PROMPT, _COMPLETION = map(ROLES.index, ("text", "prompt", "completion"))
@@ -79,7 +79,7 @@ class Encoder:
             for number, token in tokenizer.added_tokens_decoder.items()
             if token.special
         }
-        # Of GPT-2's tokenizer, which knows all characters, it is another special token too.
+        # GPT-2's tokenizer knows all characters, and this is another special token too.
         unknown, others = tokenizer.unk_token_id, (tokenizer.eos_token_id, tokenizer.bos_token_id)
         self._unknown = unknown if unknown not in others else None
         self._is_special = np.zeros(1 + highest, np.bool_)
@@ -119,18 +119,18 @@ class Encoder:
         pieces: list[Piece] = []
         dropped = cut = 0
         for number, document in enumerate(
-            self.encoded(documents, first_document, count_bytes), first_document
+            self.encode_documents(documents, first_document, count_bytes), first_document
         ):
-            made = self._pieces(document, number)
+            document_pieces = self._pieces(document, number)
             is_long = len(document.tokens) > self.block_size
-            dropped += is_long and not made
-            cut += is_long and bool(made)
-            pieces += made
+            dropped += is_long and not document_pieces
+            cut += is_long and bool(document_pieces)
+            pieces += document_pieces
         return pieces, dropped, cut
 
-    def encoded(
+    def encode_documents(
         self, documents: list[Document], first_document: int, count_bytes: bool
-    ) -> Iterator[Encoded]:
+    ) -> Iterator[EncodedDocument]:
         """Tokenise documents without cutting them; see `encode`."""
         for batch in _batches(documents):
             if "messages" in batch[0]:
@@ -153,13 +153,13 @@ class Encoder:
         self, pieces: Iterable[Piece], documents: Sequence[Document], first_document: int
     ) -> Counter[str]:
         """Special tokens that the documents' own text has, and the number of documents of each."""
-        found = {
+        occurrences = {
             (piece.document, token)
             for piece in pieces
             for token in np.unique(piece.tokens[self._is_special[piece.tokens]]).tolist()
             if self._special[token] in content(documents[piece.document - first_document])
         }
-        return Counter(self._special[token] for _, token in found)
+        return Counter(self._special[token] for _, token in occurrences)
 
     def num_unknown(self, pieces: Iterable[Piece]) -> tuple[int, int]:
         """Number of tokens of unknown characters, and of the documents that have some."""
@@ -170,8 +170,8 @@ class Encoder:
             # Pieces of one document overlap by a token.
             own = piece.tokens[piece.document in numbers :]
             numbers[piece.document] += int((own == self._unknown).sum())
-        found = +numbers
-        return found.total(), len(found)
+        counts = +numbers
+        return counts.total(), len(counts)
 
     def template(self) -> ChatTemplate:
         """The chat template that renders conversations.
@@ -180,16 +180,16 @@ class Encoder:
             UserError: if there is none.
         """
         if self._chat is None:
-            raise no_chat_template()
+            raise missing_template_error()
         return self._chat
 
-    def _texts(self, documents: list[Document], count_bytes: bool) -> Iterator[Encoded]:
+    def _texts(self, documents: list[Document], count_bytes: bool) -> Iterator[EncodedDocument]:
         prompts = [document.get("prompt", "") for document in documents]
         texts = [document.get("text", document.get("completion", "")) for document in documents]
         apart = self._joins or "prompt" not in documents[0]
         if not apart:
             texts = [prompt + text for prompt, text in zip(prompts, texts, strict=True)]
-        # Without offsets, tokenizers are a third faster.
+        # Tokenizers are a third faster without offsets.
         slow = count_bytes or not apart
         encode = self._backend.encode_batch if slow else self._backend.encode_batch_fast
         apart_from = prompts if apart else [""] * len(prompts)
@@ -208,10 +208,10 @@ class Encoder:
             tokens = np.array([*opening, *ids, *stop], self.dtype)
             mask = np.ones(len(tokens), np.bool_)
             mask[: len(before) + inside] = False
-            found = Alterations()
+            alterations = Alterations()
             if not apart and prompt and inside < len(own):
                 spans = encoding.offsets[inside][0] < len(prompt)
-                found.update({("prompts", ""): 1, ("spanning", ""): int(spans)})
+                alterations.update({("prompts", ""): 1, ("spanning", ""): int(spans)})
             sizes = None
             if count_bytes:
                 sizes = np.zeros(len(tokens), np.int64)
@@ -224,14 +224,14 @@ class Encoder:
             roles = np.full(len(tokens), _TEXT if "text" in documents[0] else _COMPLETION, np.uint8)
             if "prompt" in documents[0]:
                 roles[: len(before) + inside] = _PROMPT
-            yield Encoded(tokens, mask, sizes, roles, +found)
+            yield EncodedDocument(tokens, mask, sizes, roles, +alterations)
 
     def _missing_opening(self, ids: list[int]) -> list[int]:
         return [] if ids[:1] == self._opening else self._opening
 
     def _conversations(
         self, documents: list[Document], first_document: int, count_bytes: bool
-    ) -> Iterator[Encoded]:
+    ) -> Iterator[EncodedDocument]:
         chat, rendered = self.template(), []
         for number, document in enumerate(documents, first_document + 1):
             try:
@@ -254,13 +254,15 @@ class Encoder:
             sizes = None
             if count_bytes:
                 sizes = np.zeros(len(tokens), np.int64)
-                # Of a token of both, only the bytes in the turn count.
+                # If a token is in both, only its bytes in the turn count.
                 for start, end in conversation.spans:
                     reached = ends.clip(start, end) - start
                     sizes += _bytes_behind(conversation.text[start:end], reached)
                 sizes[np.isin(tokens, self.stops)] = 0
-            alterations = conversation.alterations + self._shared(encoding, ends, conversation)
-            yield Encoded(tokens, mask, sizes, roles, alterations)
+            alterations = conversation.alterations + self._shared_tokens(
+                encoding, ends, conversation
+            )
+            yield EncodedDocument(tokens, mask, sizes, roles, alterations)
 
     def _own_spans(self, encoding: Encoding, text: str) -> tuple[NDArray[np.int64], ...]:
         """Starts and ends of tokens in a text, in characters, without white space beside them.
@@ -273,15 +275,15 @@ class Encoder:
             for place, token in enumerate(encoding.ids):
                 if (greedy := self._greedy.get(token)) is None:
                     continue
-                taken = text[starts[place] : ends[place]]
+                token_text = text[starts[place] : ends[place]]
                 if greedy[0]:
-                    starts[place] += len(taken) - len(taken.lstrip())
+                    starts[place] += len(token_text) - len(token_text.lstrip())
                 if greedy[1]:
-                    ends[place] -= len(taken) - len(taken.rstrip())
+                    ends[place] -= len(token_text) - len(token_text.rstrip())
         return starts, ends
 
-    def _shared(
-        self, encoding: Encoding, own_ends: NDArray[np.int64], conversation: Rendered
+    def _shared_tokens(
+        self, encoding: Encoding, own_ends: NDArray[np.int64], conversation: RenderedChat
     ) -> Alterations:
         """The answers that begin in a token of the text in front of them.
 
@@ -289,23 +291,26 @@ class Encoder:
         generation can't begin in this way.
         """
         starts, ends = np.array(encoding.offsets, np.int64).reshape(-1, 2).T
-        found = Alterations()
+        alterations = Alterations()
         for begin, _ in conversation.spans:
             over = (starts < begin) & (begin < ends)
-            found["white_space", ""] += int((over & (own_ends <= begin)).any())
-            if begin in conversation.prompted:
-                found["shared", ""] += int((over & (own_ends > begin)).any())
-        return +found
+            alterations["white_space", ""] += int((over & (own_ends <= begin)).any())
+            if begin in conversation.prompt_ends:
+                alterations["shared", ""] += int((over & (own_ends > begin)).any())
+        return +alterations
 
-    def _pieces(self, document: Encoded, number: int) -> list[Piece]:
+    def _pieces(self, document: EncodedDocument, number: int) -> list[Piece]:
         length = len(document.tokens)
         if length > self.block_size and self._long_documents != "split":
             length = self.block_size if self._long_documents == "truncate" else 0
         starts = range(0, max(length - 1, min(length, 1)), self.block_size - 1)
         parts = (slice(start, min(start + self.block_size, length)) for start in starts)
         pieces = [document.piece(part, number) for part in parts]
-        kept = [piece for piece in pieces if piece.mask.any()]
-        return [*kept[:1], *(replace(piece, alterations=Counter()) for piece in kept[1:])]
+        trained_pieces = [piece for piece in pieces if piece.mask.any()]
+        return [
+            *trained_pieces[:1],
+            *(replace(piece, alterations=Counter()) for piece in trained_pieces[1:]),
+        ]
 
 
 def make_encoder(folder: Path, cfg: Mapping[str, Any]) -> Encoder:

@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedModel
 
-from moray.evaluate.bootstrap import compare, resampled_units, summed
+from moray.evaluate.bootstrap import compare, sums_of_units, units_to_resample
 from moray.evaluate.worker import (
     Evaluation,
     EvaluationJob,
+    for_each_model,
     may_be_bf16,
-    of_each_model,
     own_batches,
 )
 from moray.proofs.comparison import Comparison
 from moray.tasks.language.likelihood import Scores, figures, score, select_documents, total
-from moray.tasks.language.proofs.scores import scores_compared
+from moray.tasks.language.proofs.scores import compare_scores_with_plain
 from moray.tasks.language.rows import StoredSplit
 from moray.workers.entry import Worker
 
@@ -40,7 +40,7 @@ def score_on_worker(
             for split, selection in zip(splits, selections, strict=True)
         ]
 
-    return of_each_model(scores, job, worker)
+    return for_each_model(scores, job, worker)
 
 
 def evaluation(
@@ -50,7 +50,7 @@ def evaluation(
     most, confidence = cfg["max_documents"], cfg["confidence"]
     rows = [len(select_documents(StoredSplit(store, "test"), most).rows) for store in stores]
 
-    def compared(base: Scores, tuned: Scores, rows: int) -> dict[str, Any]:
+    def scores_of(base: Scores, tuned: Scores, rows: int) -> dict[str, Any]:
         return {
             "rows": rows,
             "documents": len(np.unique(base.document)),
@@ -60,14 +60,14 @@ def evaluation(
             **compare_scores(base, tuned, cfg["bootstrap_samples"], confidence),
         }
 
-    def all_compared(results: list[dict[str, list[Scores]]]) -> dict[str, Any]:
+    def all_scores(results: list[dict[str, list[Scores]]]) -> dict[str, Any]:
         base, tuned = (
             [total(parts) for parts in zip(*(result[name] for result in results), strict=True)]
             for name in ("base", "tuned")
         )
-        whole = compared(joined(base), joined(tuned), sum(rows))
+        whole = scores_of(join_scores(base), join_scores(tuned), sum(rows))
         if len(stores) > 1:
-            each = map(compared, base, tuned, rows)
+            each = map(scores_of, base, tuned, rows)
             whole["datasets"] = dict(zip(cfg["datasets"], each, strict=True))
         return whole
 
@@ -76,24 +76,24 @@ def evaluation(
         segments = select_documents(split, most).segments
         nll = {name: total([result[name][0] for result in results]).nll for name in models}
         bf16 = may_be_bf16(cfg["precision"])
-        return scores_compared(models, split.rows, segments, nll, seconds, bf16)
+        return compare_scores_with_plain(models, split.rows, segments, nll, seconds, bf16)
 
     return Evaluation(
         figures=("bits_per_byte", "accuracy"),
         rows=rows,
         entry_point=partial(score_on_worker, max_documents=most),
-        compared=all_compared,
+        scores=all_scores,
         proof=proof,
     )
 
 
-def joined(parts: Sequence[Scores]) -> Scores:
+def join_scores(parts: Sequence[Scores]) -> Scores:
     """The scores of several datasets as those of one, in which their documents stay apart."""
     sizes = [int(part.document.max(initial=-1)) + 1 for part in parts]
     firsts = np.cumsum([0, *sizes[:-1]])
     numbers = (
-        [first + numbers for first, numbers in zip(firsts, found, strict=True)]
-        for found in ([part.document for part in parts], [part.group for part in parts])
+        [first + numbers for first, numbers in zip(firsts, columns, strict=True)]
+        for columns in ([part.document for part in parts], [part.group for part in parts])
     )
     return Scores(
         *map(np.concatenate, numbers),
@@ -114,8 +114,8 @@ def compare_scores(base: Scores, tuned: Scores, samples: int, confidence: float)
         `resampled`: `groups`, `documents` or `pieces`; and what `compare` returns.
     """
     pieces = np.arange(len(base.document))
-    name, units = resampled_units(
+    name, units = units_to_resample(
         {"groups": base.group, "documents": base.document, "pieces": pieces}
     )
-    before, after = (summed(scores.sums(), units) for scores in (base, tuned))
+    before, after = (sums_of_units(scores.sums(), units) for scores in (base, tuned))
     return {"resampled": name} | compare(before, after, figures, samples, confidence)

@@ -22,8 +22,8 @@ from moray.model.folder import (
 from moray.model.load import convert, load_config, load_model
 from moray.model.obtain import copy_unchanged
 from moray.provenance.manifest import read_manifest
-from moray.stages.export import Exported
-from moray.tasks.language.proofs.folder import stops_compared, tokenizer_compared
+from moray.stages.export import ExportedModel
+from moray.tasks.language.proofs.folder import compare_stops, compare_tokenizer
 from moray.tasks.language.rounding import share_unchanged
 from moray.tasks.language.tokenizer import (
     adds_bos,
@@ -44,12 +44,12 @@ _MOST_UNCHANGED = 0.5
 _ADAPTER_DTYPE = {"auto": torch.float32, **DTYPES}
 
 
-def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]) -> Exported:
+def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]) -> ExportedModel:
     """Write model or adapter, generation config and tokenizer."""
     adapter = Adapter(**record["adapter"]) if record["adapter"] else None
     whole, _ = whole_model_and_adapters(start)
     dtype = stored_dtype(whole) if cfg["dtype"] == "auto" else DTYPES[cfg["dtype"]]
-    loaded = dtype if adapter is None else _to_merge_in(start, dtype)
+    loaded = dtype if adapter is None else _merge_dtype(start, dtype)
     load = partial(load_model, dtype=loaded)
     model = trained_model(start, Path(record["checkpoint"]), adapter, load)
     facts: dict[str, Any] = {}
@@ -70,32 +70,32 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
         facts["parameters"] = model.num_parameters()
         convert(model, dtype)
         for part in model.config.sub_configs:
-            if described := getattr(model.config, part, None):
-                # As the run held its weights.
-                described.dtype = torch.float32
+            if section := getattr(model.config, part, None):
+                # The run held its weights in fp32.
+                section.dtype = torch.float32
         _stop_at(model, stops).save_pretrained(output)
-        _name_rope_as_before(output / "config.json")
+        _write_old_rope_names(output / "config.json")
     if not alone:
         copy_unchanged(whole, output)
         # A step in bf16 is rounded at once, so nothing is lost on export.
         if dtype != torch.float32 and record["train"].get("weights", "fp32") == "fp32":
             _warn_of_rounding(output, whole, dtype, cfg["run"])
     bos = cfg.get("bos", "auto")
-    # What documents began with in training, which a call of the tokenizer doesn't always say.
+    # Whether documents began with BOS in training, which the tokenizer's call doesn't always say.
     facts["bos"] = bool(opening(tokenizer, bos))
     if bos != "auto" and bos != adds_bos(tokenizer):
         begin_with_bos(tokenizer, bos)
     if cfg["chat_template"] is not None:
-        # By name, if the tokenizer has several.
+        # If the tokenizer has several, this one is chosen by name.
         tokenizer.chat_template = tokenizer.get_chat_template(cfg["chat_template"])
         # Others would go on with the base's for conversations with tools, or with images.
         rmtree(output / "additional_chat_templates", ignore_errors=True)
         _drop_template_of_processor(output)
     save_tokenizer(tokenizer, output)
-    return Exported(
-        compared=lambda: [
-            *tokenizer_compared(output, tokenizer),
-            stops_compared(output, stops),
+    return ExportedModel(
+        compare=lambda: [
+            *compare_tokenizer(output, tokenizer),
+            compare_stops(output, stops),
         ],
         unit="per pair" if "preference" in record else "nats per token",
         pipeline="text-generation",
@@ -117,22 +117,22 @@ def _warn_of_rounding(output: Path, whole: Path, dtype: torch.dtype, run: str) -
 
 
 def _base(start: Path) -> tuple[str | None, str | None]:
-    """Where PEFT finds the model of a folder: its name on the Hub and commit, or its path.
+    """The place of a folder's model for PEFT: its name on the Hub and commit, or its path.
 
     The path is as in the workflow, relative to its working directory. PEFT would drop one of two
-    adapters on top of each other, so it isn't told of the first.
+    adapters on top of each other, so the first isn't named.
     """
     manifest = read_manifest(start)
     if "base" in manifest:
         return None, None
-    made: dict[str, Any] = manifest.get("model", {})
-    changed = made.get("random_weights") or made.get("new_tokens")
-    if made.get("source") == "hub" and not changed:
-        return made["repo_id"], made["revision"]
+    origin: dict[str, Any] = manifest.get("model", {})
+    is_changed = origin.get("random_weights") or origin.get("new_tokens")
+    if origin.get("source") == "hub" and not is_changed:
+        return origin["repo_id"], origin["revision"]
     return str(start), None
 
 
-def _to_merge_in(start: Path, dtype: torch.dtype) -> torch.dtype:
+def _merge_dtype(start: Path, dtype: torch.dtype) -> torch.dtype:
     """The type to load a model in before an adapter is merged: `dtype`, or fp32 if it matters."""
     whole, adapters = whole_model_and_adapters(start)
     # Weights with several adapters are rounded once. What text doesn't pass has adapters that no
@@ -157,14 +157,14 @@ def _drop_template_of_processor(folder: Path) -> None:
         config.write_text(json.dumps(settings, indent=2) + "\n")
 
 
-def _name_rope_as_before(path: Path) -> None:
+def _write_old_rope_names(path: Path) -> None:
     """Write the settings of rotary positions under the names that they had before transformers 5.
 
     transformers 4, and servers that use it, ignore `rope_parameters`, and take those that the
     architecture has by default.
     """
     config = json.loads(path.read_text())
-    named = False
+    is_changed = False
     for section in (config, config.get("text_config") or {}):
         settings = section.get("rope_parameters") or {}
         # Some models have settings for each type of layer, which had other names.
@@ -176,8 +176,8 @@ def _name_rope_as_before(path: Path) -> None:
             section["partial_rotary_factor"] = scaling.pop("partial_rotary_factor")
         if scaling["rope_type"] != "default":
             section["rope_scaling"] = scaling
-        named = True
-    if named:
+        is_changed = True
+    if is_changed:
         path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 

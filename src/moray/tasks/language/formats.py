@@ -11,11 +11,11 @@ from moray.corpus.bad_rows import BadRows
 from moray.corpus.columns import Columns
 from moray.corpus.dataset import Document, RowError
 from moray.corpus.remarks import Remarks
-from moray.corpus.values import group_key, spelled
-from moray.tasks.language.conversation import DefaultSystem, completed, conversation, divided
+from moray.corpus.values import group_key, spelling_of
+from moray.tasks.language.conversation import DefaultSystem, conversation, divide, join_completion
 
 _ANSWERS = ("chosen", "rejected")
-# What spreadsheets put between values besides commas.
+# Characters that spreadsheets put between values besides commas.
 _SEPARATORS = (";", "\t", "|")
 _FILL_IN = "fill it in, remove the row, or set bad_rows: drop"
 
@@ -28,7 +28,7 @@ class Shape:
         columns: names of the table's columns, for those that differ from the format's.
         system: system prompt for conversations without one; false removes those that there are.
         bad_rows: what is done about rows that aren't so.
-        seen: the columns that rows have.
+        table_columns: the columns that rows have.
         remarks: what is said of rows that are so.
     """
 
@@ -36,7 +36,7 @@ class Shape:
     columns: Mapping[str, str] = field(default_factory=dict)
     system: DefaultSystem = None
     bad_rows: BadRows = field(default_factory=BadRows)
-    seen: Columns = field(default_factory=Columns)
+    table_columns: Columns = field(default_factory=Columns)
     remarks: Remarks = field(default_factory=Remarks)
 
 
@@ -46,45 +46,45 @@ def document(row: Mapping[str, Any], shape: Shape) -> Document:
     Raises:
         RowError: if a column is missing, or its value doesn't match the format.
     """
-    shape.seen.meet(row)
-    made = _document(row, shape)
+    shape.table_columns.meet(row)
+    fields = _document(row, shape)
     if "group" in shape.columns:
-        shape.seen.read.add(shape.columns["group"])
+        shape.table_columns.read.add(shape.columns["group"])
         group = group_key(_value(row, shape.columns["group"], required=True))
         # A row without a value has no group.
         if group is not None:
-            made["group"] = group
-    for text in made.values():
+            fields["group"] = group
+    for text in fields.values():
         _check_characters(str(text))
-    return made
+    return fields
 
 
 def _document(row: Mapping[str, Any], shape: Shape) -> Document:
     values, format = {}, FORMATS[shape.format]
     completes = _has_completion(row, shape)
-    replaced = _replaced(completes) if shape.format == "messages" else ()
+    replaced_columns = _replaced_columns(completes) if shape.format == "messages" else ()
     for name, required in format.columns.items():
-        if name in replaced:
+        if name in replaced_columns:
             continue
         column = _column(row, name, shape)
-        shape.seen.read.add(column)
+        shape.table_columns.read.add(column)
         value = _value(row, column, required)
         if name in format.classes:
-            value = spelled(value)
+            value = spelling_of(value)
         values[name] = value
         if name not in format.nested and (required or value is not None):
             _check_text(value, column)
     match shape.format:
         case "instruction":
-            asked = _instructed(values["instruction"], values["input"], values["output"])
-            messages = [*_earlier(values["history"]), *asked]
-            made = conversation(messages, None, values["system"], shape.system, shape.remarks)
+            turns = _instruction_turns(values["instruction"], values["input"], values["output"])
+            messages = [*_history_turns(values["history"]), *turns]
+            fields = conversation(messages, None, values["system"], shape.system, shape.remarks)
         case "messages":
             if completes:
-                messages = completed(values["prompt"], values["completion"])
+                messages = join_completion(values["prompt"], values["completion"])
             else:
                 messages = values["messages"]
-            made = conversation(
+            fields = conversation(
                 messages, values["tools"], values["system"], shape.system, shape.remarks
             )
         case "preference":
@@ -92,11 +92,11 @@ def _document(row: Mapping[str, Any], shape: Shape) -> Document:
         case "prompt-completion" if not values["completion"].strip():
             raise RowError("got an empty completion, expected text", _FILL_IN)
         case _:
-            made = values
-    return cast(Document, made)
+            fields = values
+    return cast(Document, fields)
 
 
-def _instructed(instruction: str, context: str | None, output: str) -> list[dict[str, str]]:
+def _instruction_turns(instruction: str, context: str | None, output: str) -> list[dict[str, str]]:
     """An instruction, its optional input and the output as a conversation, as Alpaca has them."""
     question = "\n\n".join(text for text in (instruction, context) if text)
     return [
@@ -105,7 +105,7 @@ def _instructed(instruction: str, context: str | None, output: str) -> list[dict
     ]
 
 
-def _earlier(history: Any) -> list[dict[str, str]]:
+def _history_turns(history: Any) -> list[dict[str, str]]:
     """The pairs of an instruction and its output that came before, as LLaMA-Factory has them."""
     pairs = history or []
     if not isinstance(pairs, list) or not all(
@@ -115,7 +115,11 @@ def _earlier(history: Any) -> list[dict[str, str]]:
             "got a history that is no list of pairs, expected [instruction, output] for each turn",
             "fix the row, or name another column under columns.history",
         )
-    return [turn for asked, answered in pairs for turn in _instructed(asked, None, answered)]
+    return [
+        turn
+        for instruction, output in pairs
+        for turn in _instruction_turns(instruction, None, output)
+    ]
 
 
 def _has_completion(row: Mapping[str, Any], shape: Shape) -> bool:
@@ -125,7 +129,7 @@ def _has_completion(row: Mapping[str, Any], shape: Shape) -> bool:
     return shape.format == "messages" and not whole and all(parts)
 
 
-def _replaced(completes: bool) -> tuple[str, ...]:
+def _replaced_columns(completes: bool) -> tuple[str, ...]:
     """The columns of `messages` that others replace in a row."""
     return ("messages",) if completes else ("prompt", "completion")
 
@@ -147,9 +151,9 @@ def _value(row: Mapping[str, Any], column: str, required: bool) -> Any:
 
 def _missing(names: list[str], column: str) -> RowError:
     """The error for a row without a column, with what its names say about the reason."""
-    if spaced := next((name for name in names if name.strip() == column), None):
+    if with_spaces := next((name for name in names if name.strip() == column), None):
         return RowError(
-            f"got a column {spaced!r}, expected {column}",
+            f"got a column {with_spaces!r}, expected {column}",
             "remove the spaces around the names in the header, and around values that don't begin "
             "with one",
         )
@@ -247,11 +251,11 @@ def _conversations(
     systems: tuple[str | None, DefaultSystem],
     remarks: Remarks,
 ) -> Document:
-    made = {
+    by_answer = {
         name: conversation(_whole(prompt, answer, name), tools, *systems, remarks)
         for name, answer in answers.items()
     }
-    messages = {name: json.loads(str(made[name]["messages"])) for name in _ANSWERS}
+    messages = {name: json.loads(str(by_answer[name]["messages"])) for name in _ANSWERS}
     if messages["chosen"] == messages["rejected"]:
         raise _equal()
     shared = _shared(*messages.values())
@@ -274,7 +278,7 @@ def _conversations(
             if message["role"] == "assistant":
                 message["weight"] = 0
     chosen, rejected = (json.dumps(messages[name], ensure_ascii=False) for name in _ANSWERS)
-    return Document(chosen=chosen, rejected=rejected, tools=made["chosen"]["tools"])
+    return Document(chosen=chosen, rejected=rejected, tools=by_answer["chosen"]["tools"])
 
 
 def _asks(answer: Any, prompt: str) -> bool:
@@ -285,15 +289,15 @@ def _asks(answer: Any, prompt: str) -> bool:
 
 
 def _whole(prompt: Any, answer: Any, name: str) -> list[Any]:
-    said = [answer] if isinstance(answer, Mapping) else answer
+    reply = [answer] if isinstance(answer, Mapping) else answer
     before = [] if prompt is None else prompt
-    if not (isinstance(said, list) and isinstance(before, list)):
-        kinds = f"{type(before).__name__} and {type(said).__name__}"
+    if not (isinstance(reply, list) and isinstance(before, list)):
+        kinds = f"{type(before).__name__} and {type(reply).__name__}"
         raise RowError(
             f"got {kinds} for prompt and {name}, expected text or lists of messages", "fix the row"
         )
-    asked, answered = divided(before, said, name)
-    return [*asked, *answered]
+    prompt_part, answer_part = divide(before, reply, name)
+    return [*prompt_part, *answer_part]
 
 
 def _shared(chosen: list[Any], rejected: list[Any]) -> int:

@@ -15,7 +15,10 @@ from moray.console import say
 from moray.corpus.dataset import Document, halves, read_documents
 from moray.errors import ConfigError
 from moray.evaluate.bootstrap import compare_means
-from moray.evaluate.driver import on_evaluation_workers, shown
+from moray.evaluate.driver import (
+    start_evaluation_workers,
+    with_interval,
+)
 from moray.evaluate.worker import may_be_bf16
 from moray.model.load import load_config, longest_sequence
 from moray.proofs.comparison import collect, conclude
@@ -29,8 +32,8 @@ from moray.tasks.language.generation import (
     choose_prompts,
     continue_on_worker,
 )
-from moray.tasks.language.proofs.scores import Continued, continuations_compared
-from moray.tasks.language.tokenizer import decoded_after
+from moray.tasks.language.proofs.scores import Continuation, compare_continuations
+from moray.tasks.language.tokenizer import decode_after
 
 _REMARKS = {
     "no_room": "{count:,} prompts were left out, as they leave no room for the {room:,} tokens of "
@@ -39,7 +42,7 @@ _REMARKS = {
     "longer_references": "{count:,} references are longer than the {room:,} tokens of "
     "generate.max_new_tokens, so no continuation can equal them",
 }
-"""What is counted of prompts that aren't continued as in their documents, in words."""
+"""Remarks about prompts that aren't continued as in their documents, by the name of a count."""
 
 
 def generate(
@@ -69,9 +72,9 @@ def generate(
     datasets = cfg["datasets"]
     encoders = {name: make_encoder(tuned, section) for name, section in datasets.items()}
     length = longest_sequence(load_config(tuned))
-    shares = _shared_out(cfg["num_samples"], len(rows))
+    shares = _shares(cfg["num_samples"], len(rows))
     counts = Counter[str]()
-    drawn = {
+    prompts_by_dataset = {
         name: choose_prompts(
             _documents(file, datasets[name]["format"]),
             encoders[name],
@@ -85,12 +88,12 @@ def generate(
         for name, file, share in zip(datasets, rows, shares, strict=True)
         if share
     }
-    prompts = [prompt for some in drawn.values() for prompt in some]
+    prompts = [prompt for some in prompts_by_dataset.values() for prompt in some]
     counts["longer_references"] = sum(
         len(encoders[name].tokens_of(prompt.reference)) > cfg["max_new_tokens"]
-        for name, some in drawn.items()
+        for name, some in prompts_by_dataset.items()
         for prompt in some
-        # Of a text, it is cut to that length.
+        # The reference of a text is cut to that length.
         if datasets[name]["format"] != "text"
     )
     tokenizer = next(iter(encoders.values())).tokenizer
@@ -103,45 +106,49 @@ def generate(
     )
     models = {"base": base.absolute(), "tuned": tuned.absolute()}
     began = time.monotonic()
-    with on_evaluation_workers("generate", run, output, cfg, execution) as workers:
+    with start_evaluation_workers("generate", run, output, cfg, execution) as workers:
         tokens = [prompt.tokens for prompt in prompts]
-        continued_by = partial(continue_on_worker, prompts=tokens, sampling=sampling)
-        results = workers.run(continued_by, models, (), len(prompts))
-    continued = {
-        name: _continued(prompts, [result[name] for result in results], tokenizer, sampling.stops)
+        entry_point = partial(continue_on_worker, prompts=tokens, sampling=sampling)
+        results = workers.run(entry_point, models, (), len(prompts))
+    continuations = {
+        name: _continuations(
+            prompts, [result[name] for result in results], tokenizer, sampling.stops
+        )
         for name in models
     }
     proof = []
     if execution["proofs"] != "off":
         seconds = time.monotonic() - began
-        compared = collect(
+        comparisons = collect(
             "continuations",
-            lambda: continuations_compared(
+            lambda: compare_continuations(
                 models,
-                continued,
+                continuations,
                 sampling.temperature,
                 sampling.top_p,
                 seconds,
                 may_be_bf16(cfg["precision"]),
             ),
         )
-        proof = conclude(compared, execution["proofs"], f"runs.{run}")
-    written = {name: [one.text for one in some] for name, some in continued.items()}
+        proof = conclude(comparisons, execution["proofs"], f"runs.{run}")
+    texts_by_model = {name: [one.text for one in some] for name, some in continuations.items()}
     first: dict[str, int] = {}
     groups = [first.setdefault(prompt.group, number) for number, prompt in enumerate(prompts)]
-    owners = [name for name, some in drawn.items() for _ in some]
+    owners = [name for name, some in prompts_by_dataset.items() for _ in some]
     formats = [
         "messages" if prompt.is_chat else datasets[owner]["format"]
         for prompt, owner in zip(prompts, owners, strict=True)
     ]
-    found = {metric: _judged(metric, prompts, written, formats) for metric in cfg["metrics"]}
+    scores = {
+        metric: _scores(metric, prompts, texts_by_model, formats) for metric in cfg["metrics"]
+    }
     with output.open("w") as file:
         for number, (prompt, owner) in enumerate(zip(prompts, owners, strict=True)):
             sample: dict[str, Any] = {"dataset": owner} if len(datasets) > 1 else {}
             sample |= {"prompt": prompt.text, "reference": prompt.reference}
-            for name, texts in written.items():
+            for name, texts in texts_by_model.items():
                 sample[name] = texts[number]
-                for metric, of_models in found.items():
+                for metric, of_models in scores.items():
                     if number in of_models[name]:
                         sample[f"{name}_{metric}"] = of_models[name][number]
             file.write(json.dumps(sample) + "\n")
@@ -153,7 +160,7 @@ def generate(
             cfg["bootstrap_samples"],
             cfg["confidence"],
         )
-        for metric, of_models in found.items()
+        for metric, of_models in scores.items()
         if of_models["base"]
     }
     in_force = {"max_new_tokens", "temperature", "top_p", "seed", "precision"}
@@ -161,32 +168,32 @@ def generate(
     record = {key: cfg[key] for key in sorted(in_force)} | {"stop_tokens": stop_tokens}
     unfinished = {
         name: sum(one.new[-1] not in sampling.stops for one in some)
-        for name, some in continued.items()
+        for name, some in continuations.items()
     }
-    counted = {kind: counts[kind] for kind in _REMARKS}
-    record["prompts"] = {"continued": len(prompts), **counted, "unfinished": unfinished}
+    remark_counts = {kind: counts[kind] for kind in _REMARKS}
+    record["prompts"] = {"continued": len(prompts), **remark_counts, "unfinished": unfinished}
     if metrics:
         record |= {"confidence": cfg["confidence"], "metrics": metrics}
     if proof:
         record["proof"] = proof
     write_sealed(settings, record, [base / MANIFEST, tuned / MANIFEST, *rows])
-    said = [f"{run}: {len(prompts)} prompts continued"]
-    for metric, of_models in found.items():
+    notes = [f"{run}: {len(prompts)} prompts continued"]
+    for metric, of_models in scores.items():
         if metric in metrics:
             is_share = isinstance(next(iter(of_models["base"].values())), bool)
             form = ".0%" if is_share else ".4g"
-            before, after = (shown(metrics[metric][name], form) for name in models)
-            said.append(f"{metric} {before} before, {after} after")
+            before, after = (with_interval(metrics[metric][name], form) for name in models)
+            notes.append(f"{metric} {before} before, {after} after")
         else:
-            said.append(f"{metric} applies to none of them")
-    # Of a text, continuations rarely end by themselves.
+            notes.append(f"{metric} applies to none of them")
+    # Continuations of a text rarely end by themselves.
     if any(section["format"] != "text" for section in datasets.values()):
-        said += [
+        notes += [
             f"{count} by {name} end at max_new_tokens"
             for name, count in unfinished.items()
             if count
         ]
-    say(", ".join(said))
+    say(", ".join(notes))
     uses_references = bool({"exact_match", "chrf"} & {*cfg["metrics"]})
     for kind, line in _REMARKS.items():
         if counts[kind] and (uses_references or kind != "longer_references"):
@@ -194,7 +201,7 @@ def generate(
             say(f"warning: {run}: {line.format(count=counts[kind], room=room, length=length)}")
 
 
-def _shared_out(samples: int, datasets: int) -> list[int]:
+def _shares(samples: int, datasets: int) -> list[int]:
     """How many of the samples each dataset gets: as equal numbers as possible."""
     return [samples // datasets + (number < samples % datasets) for number in range(datasets)]
 
@@ -206,12 +213,12 @@ def _documents(rows: Path, format: str) -> Iterator[Document]:
             yield halves(document)[0] if format == "preference" else document
 
 
-def _continued(
+def _continuations(
     prompts: list[Prompt],
     results: list[dict[int, list[int]]],
     tokenizer: PreTrainedTokenizerFast,
     stops: tuple[int, ...],
-) -> list[Continued]:
+) -> list[Continuation]:
     """The prompts with their continuations by all workers, in their order.
 
     Their texts are without the stop token, as references are. Other special tokens stay: one may
@@ -221,20 +228,21 @@ def _continued(
 
     def text(number: int) -> str:
         new = tokens[number]
-        said = new[:-1] if new[-1] in stops else new
-        return decoded_after(tokenizer, prompts[number].tokens, said)
+        text_tokens = new[:-1] if new[-1] in stops else new
+        return decode_after(tokenizer, prompts[number].tokens, text_tokens)
 
     return [
-        Continued(prompts[number].tokens, tokens[number], text(number)) for number in sorted(tokens)
+        Continuation(prompts[number].tokens, tokens[number], text(number))
+        for number in sorted(tokens)
     ]
 
 
-def _judged(
-    metric: str, prompts: list[Prompt], written: dict[str, list[str]], formats: list[str]
+def _scores(
+    metric: str, prompts: list[Prompt], texts_by_model: dict[str, list[str]], formats: list[str]
 ) -> dict[str, dict[int, Any]]:
-    """What a metric says of each continuation that it applies to, by model and number."""
+    """A metric's scores of the continuations that it applies to, by model and number."""
     # Takes seconds to import.
-    from moray.tasks.language.metrics import judged
+    from moray.tasks.language.metrics import score_texts
 
     texts, references = ([getattr(p, name) for p in prompts] for name in ("text", "reference"))
-    return judged(metric, texts, references, formats, written)
+    return score_texts(metric, texts, references, formats, texts_by_model)

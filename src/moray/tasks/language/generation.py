@@ -17,7 +17,7 @@ from transformers.generation import BaseStreamer
 
 from moray.corpus.dataset import Document, RowError, group_of
 from moray.errors import UserError
-from moray.evaluate.worker import EvaluationJob, of_each_model, own_batches
+from moray.evaluate.worker import EvaluationJob, for_each_model, own_batches
 from moray.tasks.language.encode import Encoder
 from moray.workers.entry import Worker
 from moray.workers.memory import split_on_out_of_memory
@@ -68,10 +68,10 @@ def choose_prompts(
         UserError: if no prompt leaves enough room.
     """
     prompts = []
-    for document in _drawn(documents, _DOCUMENTS_A_SAMPLE * num_samples, seed):
-        made = _prompts_of(document, encoder, prompt_length, max_new_tokens)
-        fitting = [one for one in made if len(one.tokens) + max_new_tokens <= model_length]
-        left_out.update(no_room=len(made) - len(fitting), no_prompt=int(not made))
+    for document in _draw_documents(documents, _DOCUMENTS_A_SAMPLE * num_samples, seed):
+        candidates = _prompts_of(document, encoder, prompt_length, max_new_tokens)
+        fitting = [one for one in candidates if len(one.tokens) + max_new_tokens <= model_length]
+        left_out.update(no_room=len(candidates) - len(fitting), no_prompt=int(not candidates))
         prompts += fitting
     if not prompts:
         raise UserError(
@@ -80,23 +80,23 @@ def choose_prompts(
             f"{model_length} tokens",
             "lower it, or generate.prompt_tokens",
         )
-    drawn = np.random.default_rng(seed).permutation(len(prompts))[:num_samples]
-    return [prompts[index] for index in sorted(drawn)]
+    indices = np.random.default_rng(seed).permutation(len(prompts))[:num_samples]
+    return [prompts[index] for index in sorted(indices)]
 
 
-def _drawn(documents: Iterable[Document], count: int, seed: int) -> list[Document]:
+def _draw_documents(documents: Iterable[Document], count: int, seed: int) -> list[Document]:
     """Draw `count` documents in one pass and keep their order; all of them if there are fewer.
 
     Source: Vitter, "Random sampling with a reservoir", 1985 (algorithm R).
     """
     draw = np.random.default_rng([seed, 1])
-    drawn: list[tuple[int, Document]] = []
+    sample: list[tuple[int, Document]] = []
     for number, document in enumerate(documents):
         if number < count:
-            drawn.append((number, document))
+            sample.append((number, document))
         elif (slot := int(draw.integers(number + 1))) < count:
-            drawn[slot] = (number, document)
-    return [document for _, document in sorted(drawn, key=lambda pair: pair[0])]
+            sample[slot] = (number, document)
+    return [document for _, document in sorted(sample, key=lambda pair: pair[0])]
 
 
 def _prompts_of(
@@ -112,7 +112,7 @@ def _prompts_of(
         return [Prompt(text, encoder.tokens_of(text), reference, group, is_chat=True)]
     if "prompt" in document:
         text = document["prompt"]
-        # As its own, a row can have the stop token.
+        # The text of a row may have the stop token itself.
         reference = document["completion"].removesuffix(encoder.tokenizer.eos_token)
         return [Prompt(text, encoder.prompt_tokens(text), reference, group)]
     text = document["text"]
@@ -152,15 +152,15 @@ def continue_on_worker(
     """Continue this worker's prompts with each model; returns new tokens by the prompt's number."""
 
     def continuations(model: PreTrainedModel) -> dict[int, list[int]]:
-        written: dict[int, list[int]] = {}
+        by_number: dict[int, list[int]] = {}
         # Longest first, so that the prompts of a batch need little padding.
         order = np.argsort([-len(prompt) for prompt in prompts], kind="stable")
         for batch in own_batches(order, job, worker):
             some = {number: prompts[number] for number in batch.tolist()}
-            written |= continue_prompts(model, some, sampling)
-        return written
+            by_number |= continue_prompts(model, some, sampling)
+        return by_number
 
-    return of_each_model(continuations, job, worker)
+    return for_each_model(continuations, job, worker)
 
 
 @torch.no_grad()
@@ -187,13 +187,13 @@ def continue_prompts(
             [[sampling.padding] * gap + row for gap, row in zip(padding, rows, strict=True)]
         )
         mask = torch.tensor([[0] * gap + [1] * (width - gap) for gap in padding])
-        written = model.generate(
+        output = model.generate(
             input_ids=input_ids.to(model.device),
             attention_mask=mask.to(model.device),
             generation_config=settings,
             logits_processor=_choice(numbers, sampling),
         )
-        new = written[:, width:].tolist()
+        new = output[:, width:].tolist()
         return [
             (number, _up_to_stop(tokens, sampling))
             for number, tokens in zip(numbers, new, strict=True)
@@ -262,12 +262,12 @@ class SeededSampler(LogitsProcessor):
         # Keep the smallest set that reaches `top_p`, including the token that crosses it. The
         # likeliest token is always kept.
         ordered[reached - ordered >= self._sampling.top_p] = 0
-        kept = ordered.cumsum(-1)
+        cumulative = ordered.cumsum(-1)
         draws = torch.tensor([generator.random() for generator in self._generators])
-        threshold = draws.to(kept)[:, None] * kept[:, -1:]
-        chosen = tokens.gather(1, torch.searchsorted(kept, threshold, right=True))
+        threshold = draws.to(cumulative)[:, None] * cumulative[:, -1:]
+        choice = tokens.gather(1, torch.searchsorted(cumulative, threshold, right=True))
         only = torch.full_like(scores, -torch.inf)
-        return only.scatter_(1, chosen, 0.0)
+        return only.scatter_(1, choice, 0.0)
 
 
 def _up_to_stop(tokens: list[int], sampling: Sampling) -> list[int]:

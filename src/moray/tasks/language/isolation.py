@@ -50,13 +50,13 @@ def isolates_documents(model: PreTrainedModel) -> bool:
 
 
 @contextmanager
-def computed_in_fp32(model: PreTrainedModel) -> Iterator[None]:
+def compute_in_fp32(model: PreTrainedModel) -> Iterator[None]:
     """Have a model compute in fp32 during the body; only one block at a time is held in it."""
     blocks = blocks_of(model)
     # They may lie in a file; converting back would copy them into memory.
-    stored = {weight: weight.data for weight in model.parameters()}
+    tensors = {weight: weight.data for weight in model.parameters()}
     in_blocks = set(chain.from_iterable(block.parameters() for block in blocks))
-    others = stored.keys() - in_blocks
+    others = tensors.keys() - in_blocks
 
     def convert(module: nn.Module, *_: object) -> None:
         for weight in module.parameters():
@@ -64,7 +64,7 @@ def computed_in_fp32(model: PreTrainedModel) -> Iterator[None]:
 
     def restore(module: nn.Module, *_: object) -> None:
         for weight in module.parameters():
-            weight.data = stored[weight]
+            weight.data = tensors[weight]
 
     for weight in others:
         weight.data = weight.data.float()
@@ -74,7 +74,7 @@ def computed_in_fp32(model: PreTrainedModel) -> Iterator[None]:
             hooks.enter_context(block.register_forward_hook(restore))
         yield
     for weight in others:
-        weight.data = stored[weight]
+        weight.data = tensors[weight]
 
 
 def check_isolation(model: PreTrainedModel) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from moray.background import ahead
+from moray.background import prefetch
 from moray.model.attention import varlen_if_possible
 from moray.rows.store import Rows, sample
 from moray.tasks.language.loss import TokenBatch, TokenLoss, has_plain_head, make_batch
@@ -18,7 +18,7 @@ from moray.tasks.language.rows import TRAINED, Segment, StoredSplit, row_type
 from moray.workers.memory import split_on_out_of_memory
 
 # The piece of each trained token of a batch, and the batch.
-_Prepared = tuple[NDArray[np.int64], TokenBatch]
+_PreparedBatch = tuple[NDArray[np.int64], TokenBatch]
 # For each trained token: its piece, its loss in nats, and whether the model found it likeliest.
 _TokenScores = tuple[NDArray[np.int64], Tensor, Tensor]
 
@@ -92,7 +92,7 @@ class Scores:
     correct: NDArray[np.int64]
 
     def sums(self) -> NDArray[np.float64]:
-        """What `figures` takes, of each piece: all but its numbers, shape (pieces, 4)."""
+        """The sums that `figures` takes, for each piece, shape (pieces, 4)."""
         columns = self.nll, self.tokens, self.bytes, self.correct
         return np.stack(columns, axis=1).astype(np.float64)
 
@@ -149,11 +149,11 @@ def score(
     nll, tokens = np.zeros(len(pieces)), np.zeros(len(pieces), np.int64)
     correct = np.zeros_like(tokens)
 
-    def prepared(rows: NDArray[np.int64]) -> _Prepared:
-        seen = sequences(selection.read(split, rows))
-        batch = make_batch(_without_rest(seen))
+    def prepare(rows: NDArray[np.int64]) -> _PreparedBatch:
+        inputs = sequences(selection.read(split, rows))
+        batch = make_batch(_without_rest(inputs))
         sequence, column = np.divmod(batch.target_indices.numpy(), batch.input_ids.shape[1])
-        row, offset = np.divmod(sequence * seen["tokens"].shape[1] + column, split.block_size)
+        row, offset = np.divmod(sequence * inputs["tokens"].shape[1] + column, split.block_size)
         starts = selection.segments[:, Segment.START]
         piece = np.searchsorted(starts, rows[row] * split.block_size + offset, side="right") - 1
         return piece, batch.pin_memory() if model.device.type == "cuda" else batch
@@ -166,12 +166,12 @@ def score(
 
     last: list[_TokenScores] = []
     with varlen_if_possible(model) as module.attention:
-        for rows, ready in ahead((rows, prepared(rows)) for rows in batches):
+        for rows, ready in prefetch((rows, prepare(rows)) for rows in batches):
 
             def score_rows(
-                some: Sequence[np.int64], count: int = len(rows), whole: _Prepared = ready
+                some: Sequence[np.int64], count: int = len(rows), whole: _PreparedBatch = ready
             ) -> list[_TokenScores]:
-                piece, batch = whole if len(some) == count else prepared(np.asarray(some))
+                piece, batch = whole if len(some) == count else prepare(np.asarray(some))
                 return [(piece, *module.scores(batch.to(model.device)))]
 
             scores = split_on_out_of_memory(score_rows, list(rows))

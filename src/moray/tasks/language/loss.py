@@ -52,7 +52,7 @@ class TokenBatch(Batch):
 
 def make_batch(rows: Rows) -> TokenBatch:
     """Make a batch of rows."""
-    # In NumPy, not PyTorch, because this runs in parallel with the training steps. PyTorch would
+    # NumPy, not PyTorch, because this runs in parallel with the training steps. PyTorch would
     # give this thread its own pool of threads, and with more threads than cores, OpenMP puts all
     # of them to sleep at each barrier.
     tokens = rows["tokens"].astype(np.int64)
@@ -92,7 +92,7 @@ class TokenLoss(LossModule):
     """
 
     def __init__(self, model: PreTrainedModel, plain_head: bool) -> None:
-        """Wrap a model, of which `has_plain_head` has told whether its head is plain."""
+        """Wrap a model; `has_plain_head` says whether its head is plain."""
         super().__init__()
         self.model = model
         self._plain_head = plain_head
@@ -111,7 +111,7 @@ class TokenLoss(LossModule):
     def forward(self, batch: TokenBatch) -> Tensor:
         """Sum of the losses of the trained tokens, fp32, shape ()."""
         if (weight := self._linear_head()) is not None:
-            hidden, targets = self._hidden(batch), padded(batch.targets)
+            hidden, targets = self._hidden(batch), pad(batch.targets)
             return linear_cross_entropy(hidden, weight, targets, len(batch.targets), self.softmax)
         return F.cross_entropy(self.logits(batch).float(), batch.targets, reduction="sum")
 
@@ -119,7 +119,7 @@ class TokenLoss(LossModule):
         """The loss of each trained token, nats, fp32, and whether the model finds it likeliest."""
         if (weight := self._linear_head()) is not None:
             hidden, count = self._hidden(batch), len(batch.targets)
-            losses, hits = linear_scores(hidden, weight, padded(batch.targets))
+            losses, hits = linear_scores(hidden, weight, pad(batch.targets))
             return losses[:count], hits[:count]
         return target_scores(self.logits(batch), batch.targets)
 
@@ -146,7 +146,7 @@ class TokenLoss(LossModule):
     def _hidden(self, batch: TokenBatch) -> Tensor:
         """The decoder's states at the trained positions and some more, shape (positions, width)."""
         states = decoder_of(self.model)(**self._inputs(batch)).last_hidden_state
-        indices = padded(batch.target_indices)
+        indices = pad(batch.target_indices)
         # On a CPU, ten times as fast as indexing with brackets, forward and backward together.
         return torch.index_select(states.flatten(0, 1), 0, indices)
 
@@ -154,13 +154,13 @@ class TokenLoss(LossModule):
         inputs = {
             "input_ids": batch.input_ids,
             "position_ids": batch.position_ids,
-            # With a cache, transformers ignores restarts in position_ids.
+            # Transformers ignores restarts in position_ids if it has a cache.
             "use_cache": False,
         }
         return inputs | {"cu_seqlens": batch.cu_seqlens} if self.attention == "varlen" else inputs
 
 
-def padded(values: Tensor) -> Tensor:
+def pad(values: Tensor) -> Tensor:
     """Values with zeros up to a multiple.
 
     On a CPU, each size of a matrix product gets its own compiled code, which is never freed. With

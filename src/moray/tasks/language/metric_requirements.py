@@ -1,4 +1,4 @@
-"""What metrics need, known without importing them: some take seconds to import."""
+"""Requirements of metrics, known without importing them: some take seconds to import."""
 
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
@@ -8,7 +8,7 @@ from moray.errors import UserError
 
 
 def missing(run: str, metrics: Sequence[str]) -> Iterator[UserError]:
-    """What a run's metrics need and is not installed."""
+    """The missing requirements of a run's metrics."""
     key = f"runs.{run}.generate.metrics"
     if "chrf" in metrics and not find_spec("sacrebleu"):
         yield UserError(

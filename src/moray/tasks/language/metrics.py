@@ -15,19 +15,19 @@ import datasets
 import evaluate
 
 
-def _composed(text: str) -> str:
+def _compose(text: str) -> str:
     """A text in the form that many tokenizers give it, so that two that look the same are equal."""
     return unicodedata.normalize("NFC", text)
 
 
 def _is_equal(prediction: str, reference: str) -> bool:
-    return _composed(prediction).strip() == _composed(reference).strip()
+    return _compose(prediction).strip() == _compose(reference).strip()
 
 
 def _chrf(prediction: str, reference: str) -> float:
     from sacrebleu import sentence_chrf
 
-    return float(sentence_chrf(_composed(prediction), [_composed(reference)]).score)
+    return float(sentence_chrf(_compose(prediction), [_compose(reference)]).score)
 
 
 def _parses(prediction: str) -> bool:
@@ -89,8 +89,8 @@ def _metric(name: str) -> Metric:
         return METRICS[name]
     from moray.config import extras
 
-    found: Metric = extras.part(extras.METRICS[name], "metric").METRIC
-    return found
+    metric: Metric = extras.part(extras.METRICS[name], "metric").METRIC
+    return metric
 
 
 class Continuations(evaluate.Metric):
@@ -112,12 +112,12 @@ class Continuations(evaluate.Metric):
         return {self.config_name: sum(scores) / len(scores), "scores": scores}
 
 
-def judged(
+def score_texts(
     name: str,
     prompts: Sequence[str],
     references: Sequence[str],
     formats: Sequence[str],
-    written: Mapping[str, Sequence[str]],
+    texts_by_model: Mapping[str, Sequence[str]],
 ) -> dict[str, dict[int, Any]]:
     """The scores of the continuations that a metric can judge, by model and the prompt's number.
 
@@ -128,10 +128,10 @@ def judged(
     metric = _metric(name)
     triples = zip(prompts, references, formats, strict=True)
     numbers = [number for number, triple in enumerate(triples) if metric.applies(*triple)]
-    found: dict[str, dict[int, Any]] = {}
-    for model, texts in written.items():
+    by_model: dict[str, dict[int, Any]] = {}
+    for model, texts in texts_by_model.items():
         rows = [metric.values(prompts[n], texts[n], references[n]) for n in numbers]
         columns = {name: [row[at] for row in rows] for at, name in enumerate(metric.columns)}
         scores = Continuations(name, keep_in_memory=True).compute(**columns) if rows else {}
-        found[model] = dict(zip(numbers, scores.get("scores", []), strict=True))
-    return found
+        by_model[model] = dict(zip(numbers, scores.get("scores", []), strict=True))
+    return by_model

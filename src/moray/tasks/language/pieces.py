@@ -39,7 +39,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedDocument:
     """A whole document.
 
     Attributes:

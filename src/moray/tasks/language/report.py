@@ -19,13 +19,13 @@ def part(run: Run, samples: list[dict[str, Any]], limits: Limits) -> dict[str, A
     """The values of `report.html`, besides the samples."""
     generation = run.figures("generation.json") or {}
     return {
-        "metrics": _of_metrics(generation.get("metrics", {})),
+        "metrics": _metrics(generation.get("metrics", {})),
         "previews": _previews(run, limits.characters),
     }
 
 
-def _of_metrics(metrics: dict[str, Any]) -> list[dict[str, Any]]:
-    """What metrics say of a run's samples."""
+def _metrics(metrics: dict[str, Any]) -> list[dict[str, Any]]:
+    """The metrics of a run's samples."""
     return [
         {"metric": metric, **means, "verdict": verdict(metric, means["difference"])}
         for metric, means in metrics.items()
@@ -34,11 +34,11 @@ def _of_metrics(metrics: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _previews(run: Run, characters: int) -> dict[str, Markup]:
     """The beginnings of the run's rows, by store; trained tokens are marked."""
-    prepared = Path(MODALITIES["text"].prepared)
-    found = {}
+    folder = Path(MODALITIES["text"].prepared)
+    previews = {}
     for store in (Path(path).parent for path in inputs_of(run)):
         file = run.folder.parents[1] / store.relative_to("results") / "preview.txt"
-        if store.parent == prepared and file.is_file():
-            shown = str(escape(cut(file.read_text(errors="replace"), characters)))
-            found[store.name] = Markup(_TRAINED.sub(r"<mark>\1</mark>", shown))
-    return found
+        if store.parent == folder and file.is_file():
+            text = str(escape(cut(file.read_text(errors="replace"), characters)))
+            previews[store.name] = Markup(_TRAINED.sub(r"<mark>\1</mark>", text))
+    return previews

@@ -11,7 +11,7 @@ from safetensors import safe_open
 
 from moray.model.shapes import weight_files
 
-# Of that many matrices, spread over the model, so many rows.
+# Number of matrices, spread over the model, and of rows of each.
 _MATRICES, _ROWS = 8, 256
 # The weights of a block. Most rows of embeddings don't change anyway, as their tokens don't occur.
 _IN_BLOCK = re.compile(r"\.\d+\.")
@@ -34,7 +34,7 @@ def share_unchanged(folder: Path, start: Path, dtype: torch.dtype) -> float | No
     """
     with ExitStack() as files:
         after, before = _weights(folder, files), _weights(start, files)
-        names = sorted(_trained(folder, after.keys() & before.keys()))
+        names = sorted(_trained_names(folder, after.keys() & before.keys()))
         slices = ([weights[name].get_slice(name) for weights in (after, before)] for name in names)
         pairs = [
             (one, other)
@@ -52,18 +52,18 @@ def share_unchanged(folder: Path, start: Path, dtype: torch.dtype) -> float | No
 
 def _weights(folder: Path, files: ExitStack) -> dict[str, Any]:
     """The open file that each weight is in, by its name."""
-    found: dict[str, Any] = {}
+    file_of: dict[str, Any] = {}
     for path in weight_files(folder):
         file = files.enter_context(safe_open(path, framework="pt"))
-        found |= dict.fromkeys(file.keys(), file)
-    return found
+        file_of |= dict.fromkeys(file.keys(), file)
+    return file_of
 
 
-def _trained(folder: Path, names: Iterable[str]) -> Iterator[str]:
+def _trained_names(folder: Path, names: Iterable[str]) -> Iterator[str]:
     adapter = folder / "adapter/adapter_model.safetensors"
     if not adapter.is_file():
         yield from filter(_IN_BLOCK.search, names)
         return
     with safe_open(adapter, framework="pt") as weights:
-        modules = {found[1] for key in weights.keys() if (found := _ADAPTED.fullmatch(key))}  # noqa: SIM118
+        modules = {match[1] for key in weights.keys() if (match := _ADAPTED.fullmatch(key))}  # noqa: SIM118
     yield from (name for name in names if name.removesuffix(".weight") in modules)

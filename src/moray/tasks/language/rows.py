@@ -45,7 +45,7 @@ class Segment(IntEnum):
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedRows:
     """Pieces packed into rows.
 
     Attributes:
@@ -108,7 +108,7 @@ def encode_window(
     encoder: Encoder,
     packing: bool,
     count_bytes: bool,
-) -> Packed:
+) -> PackedRows:
     """Tokenise and pack a window: the documents of one row group of the dataset.
 
     Raises:
@@ -121,12 +121,12 @@ def encode_window(
 
 
 def with_counts(
-    packed: Packed,
+    packed: PackedRows,
     pieces: Sequence[Piece],
     documents: Sequence[Document],
     first_document: int,
     encoder: Encoder,
-) -> Packed:
+) -> PackedRows:
     """A window with what its pieces are made of: special tokens, roles and alterations."""
     roles = np.concatenate([np.empty(0, np.uint8), *(piece.roles for piece in pieces)])
     trained = np.concatenate([np.empty(0, np.bool_), *(piece.mask for piece in pieces)])
@@ -145,7 +145,7 @@ def with_counts(
 
 def pack_rows(
     pieces: list[Piece], block_size: int, token_type: np.dtype[Any], packing: bool = True
-) -> Packed:
+) -> PackedRows:
     """Put pieces into rows: packed by best fit, or one row for each piece."""
     return pack_groups([(piece,) for piece in pieces], block_size, token_type, packing)
 
@@ -156,7 +156,7 @@ def pack_groups(
     token_type: np.dtype[Any],
     packing: bool,
     starts: Sequence[int] = (),
-) -> Packed:
+) -> PackedRows:
     """Put groups of pieces into rows: packed by best fit, or one row for each group.
 
     Pieces lie side by side, or begin at the columns that `starts` has for those of a row.
@@ -179,7 +179,7 @@ def pack_groups(
         # Without packing, positions continue through the padding, as the model's defaults would.
         if packing and end < block_size:
             flags[row, end] = FIRST
-    return Packed(rows, np.array(segments, np.int64).reshape(len(segments), len(Segment)))
+    return PackedRows(rows, np.array(segments, np.int64).reshape(len(segments), len(Segment)))
 
 
 def pack(lengths: Sequence[int], block_size: int) -> list[list[int]]:

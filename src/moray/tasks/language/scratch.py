@@ -69,13 +69,13 @@ def save_random_weights(folder: Path, seed: int) -> None:
         UserError: if the config isn't that of a causal language model.
     """
     config = load_config(folder)
-    # Of the weights that these replace.
+    # It is of the weights that these replace.
     vars(config).pop("quantization_config", None)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = built(config, folder, torch.float32)
     settings = folder / "generation_config.json"
-    kept = settings.read_bytes() if settings.exists() else None
+    content = settings.read_bytes() if settings.exists() else None
     model.save_pretrained(folder)
-    if kept is not None:
-        settings.write_bytes(kept)
+    if content is not None:
+        settings.write_bytes(content)

@@ -18,7 +18,7 @@ from moray.model.size import flops_per_token
 from moray.proofs.figures import Figures
 from moray.provenance.manifest import read_manifest
 from moray.rows.loader import stored_windows
-from moray.rows.store import Drawn, Rows, WindowReader, record_of
+from moray.rows.store import RowPositions, Rows, WindowReader, record_of
 from moray.tasks.language.encode import Encoder, make_encoder
 from moray.tasks.language.isolation import check_isolation
 from moray.tasks.language.loss import TokenBatch, TokenLoss, has_plain_head, make_batch
@@ -49,9 +49,9 @@ class LanguageTask:
         return empty_model(start, dtype)
 
     def loss_module(self, model: PreTrainedModel) -> TokenLoss:
-        return TokenLoss(model, plain_head=from_first_worker(lambda: self._checked(model)))
+        return TokenLoss(model, plain_head=from_first_worker(lambda: self._check(model)))
 
-    def _checked(self, model: PreTrainedModel) -> bool:
+    def _check(self, model: PreTrainedModel) -> bool:
         """Check that the model fits the rows; returns whether its head is plain."""
         if self._packing:
             check_isolation(model)
@@ -61,7 +61,7 @@ class LanguageTask:
     def flops_per_row(self, model: PreTrainedModel) -> float:
         return self.units_per_row * flops_per_token(model, self.row_length)
 
-    def batch(self, rows: Rows, drawn: Drawn | None) -> TokenBatch:
+    def batch(self, rows: Rows, row_positions: RowPositions | None) -> TokenBatch:
         return make_batch(rows)
 
     def weight(self, rows: Rows) -> int:

@@ -13,7 +13,7 @@ from moray.console import say
 from moray.corpus.dataset import SPLITS, read_documents
 from moray.errors import UserError
 from moray.proofs.comparison import collect, conclude, write_proof
-from moray.provenance.manifest import MANIFEST, read_manifest, whole_or_nothing, write_manifest
+from moray.provenance.manifest import MANIFEST, atomic_folder, read_manifest, write_manifest
 from moray.rows.store import describe
 from moray.tasks.language.encode import RefusedRowError, make_encoder
 from moray.tasks.language.rows import ROWS_FROM, TOKENIZER, row_type
@@ -45,7 +45,7 @@ def tokenize(
     cfg = {**cfg, "packing": _choose_packing(model, cfg["packing"])}
     task = FORMATS[cfg["format"]].task
     tokens = module_of(task, "tokens")
-    with whole_or_nothing(output):
+    with atomic_folder(output):
         encoder = make_encoder(model, cfg)
         facts = {}
         for split in SPLITS:
@@ -71,8 +71,8 @@ def tokenize(
         )
         # Other tasks may have tokens that are not those of their documents.
         if proofs != "off" and hasattr(tokens, "compared"):
-            compared = collect("tokens", lambda: tokens.compared(dataset, model, output, cfg))
-            proof = conclude(compared, proofs, f"datasets.{dataset.name}")
+            comparisons = collect("tokens", lambda: tokens.compare(dataset, model, output, cfg))
+            proof = conclude(comparisons, proofs, f"datasets.{dataset.name}")
             write_proof(output, proof, [output / MANIFEST])
     say(f"tokens {output.name}: {tokens.summary(facts, encoder.block_size)}")
     if "prompt" in facts["train"].get("roles", {}) and encoder.tokenizer.chat_template:
@@ -106,7 +106,7 @@ def _choose_packing(model: Path, packing: str | bool) -> bool:
 def _place(
     file: Path, number: int, source: dict[str, Any], files: dict[str, list[str]]
 ) -> str | None:
-    """Where the user has a row of a split; None if it isn't there any more."""
+    """The place of a row in the user's files; None if it isn't there any more."""
     rows = chain.from_iterable(read_documents(file))
     section = LocalFiles.model_validate(source)
     return place_of(next(islice(rows, number - 1, None)), section, files)

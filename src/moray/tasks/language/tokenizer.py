@@ -102,7 +102,7 @@ def joins(tokenizer: PreTrainedTokenizerFast) -> bool:
     return bool(decoded == "aa")
 
 
-def decoded_after(
+def decode_after(
     tokenizer: PreTrainedTokenizerFast,
     before: Sequence[int],
     tokens: Sequence[int],

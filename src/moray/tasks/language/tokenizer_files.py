@@ -20,8 +20,8 @@ _PROBE = (
 )
 
 
-def read_as_it_is(folder: Path, tokenizer: PreTrainedTokenizerFast) -> str | None:
-    """Have transformers read `tokenizer.json` as it is, whatever class its config names.
+def use_tokenizer_json(folder: Path, tokenizer: PreTrainedTokenizerFast) -> str | None:
+    """Make transformers use `tokenizer.json` as it is, whatever class its config names.
 
     From version 5, some classes make splitting and normalising anew instead of reading them, and so
     make other tokens than the model was trained on.
@@ -66,10 +66,10 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     tokenizer.init_kwargs.pop("fast_tokenizer_files", None)
     tokenizer.save_pretrained(folder)
     if (folder / "tokenizer.model").is_file():
-        # It lacks the tokens that were added, and llama.cpp reads nothing else but this key.
+        # That file lacks the tokens that were added, and llama.cpp only reads them by this key.
         config = folder / "tokenizer_config.json"
-        added = {
+        added_tokens = {
             str(id): token.__getstate__() for id, token in tokenizer.added_tokens_decoder.items()
         }
-        settings = json.loads(config.read_text()) | {"added_tokens_decoder": added}
+        settings = json.loads(config.read_text()) | {"added_tokens_decoder": added_tokens}
         config.write_text(json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False) + "\n")

@@ -36,9 +36,9 @@ from moray.tasks.language import alterations
 from moray.tasks.language.alterations import Alterations, as_facts
 from moray.tasks.language.encode import Encoder
 from moray.tasks.language.pieces import ROLES
-from moray.tasks.language.proofs.tokens import split_compared
+from moray.tasks.language.proofs.tokens import compare_split
 from moray.tasks.language.rows import (
-    Packed,
+    PackedRows,
     Segment,
     StoredSplit,
     encode_window,
@@ -58,15 +58,15 @@ _SHOWN_DOCUMENTS = 3
 _COMPARED, _MOST_CHARACTERS = 32, 400_000
 _UNKNOWN = ("tokens", "documents")
 
-EncodeWindow = Callable[[list[Document], int], Packed]
-"""From the documents of a row group and the number of the first one in its split to rows."""
+EncodeWindow = Callable[[list[Document], int], PackedRows]
+"""Makes rows of the documents of a row group and the number of the first one in its split."""
 
 
-def compared(dataset: Path, model: Path, store: Path, cfg: dict[str, Any]) -> Iterator[Comparison]:
+def compare(dataset: Path, model: Path, store: Path, cfg: dict[str, Any]) -> Iterator[Comparison]:
     """Compare the tokens of the first documents of the test split with the tokenizer's own."""
     split = StoredSplit(store, "test")
     documents = first_documents(dataset / "test.parquet")
-    return split_compared(model, documents, split.rows, split.segments, cfg)
+    return compare_split(model, documents, split.rows, split.segments, cfg)
 
 
 def first_documents(file: Path) -> list[Document]:
@@ -122,12 +122,12 @@ def summary(facts: dict[str, dict[str, Any]], block_size: int) -> str:
 
 
 def remarks(facts: dict[str, dict[str, Any]]) -> str:
-    """What documents are made of, for a summary: whose tokens, and what is unusual in them."""
+    """Remarks for a summary: tokens by role, alterations, and special tokens in texts."""
     return _roles(facts["train"]) + alterations.summary(facts) + _special_tokens(facts)
 
 
 def warnings(facts: dict[str, dict[str, Any]], path: str) -> Iterator[str]:
-    """What users should change in a dataset, whose key path is given; mostly nothing."""
+    """Advice about a dataset with a key path; mostly none."""
     counts = [split["prompts"] for split in facts.values() if "prompts" in split]
     prompts, spanning = (sum(one[key] for one in counts) for key in ("prompts", "spanning"))
     if spanning:
@@ -149,12 +149,12 @@ def warnings(facts: dict[str, dict[str, Any]], path: str) -> Iterator[str]:
 
 def _roles(counts: dict[str, Any]) -> str:
     """The tokens of each role, unless all are of one."""
-    found = counts.get("roles", {})
-    if len(found) < 2:
+    roles = counts.get("roles", {})
+    if len(roles) < 2:
         return ""
     shares = (
         (role, f"{count['tokens']:,}", f" ({count['trained']:,} trained)" * (count["trained"] > 0))
-        for role, count in found.items()
+        for role, count in roles.items()
     )
     return "; tokens by role: " + ", ".join(f"{role} {of}{some}" for role, of, some in shares)
 
@@ -164,11 +164,11 @@ def _special_tokens(facts: dict[str, dict[str, Any]]) -> str:
 
     They may end the answer that they are in, or begin a turn that nobody said.
     """
-    found = Counter[str]()
+    totals = Counter[str]()
     for counts in facts.values():
-        found.update(counts.get("special_tokens", {}))
-    named = ", ".join(f"{token} in {count:,}" for token, count in found.most_common())
-    return f"; special tokens in the text of documents: {named}" if found else ""
+        totals.update(counts.get("special_tokens", {}))
+    listing = ", ".join(f"{token} in {count:,}" for token, count in totals.most_common())
+    return f"; special tokens in the text of documents: {listing}" if totals else ""
 
 
 class SplitWriter(RowsWriter):
@@ -186,7 +186,7 @@ class SplitWriter(RowsWriter):
         self._roles = np.zeros((len(ROLES), 2), np.int64)
         self._alterations = Alterations()
 
-    def add_window(self, window: Packed) -> None:
+    def add_window(self, window: PackedRows) -> None:
         if self._positions:
             segments = window.segments.astype("<i8")
             segments[:, Segment.START] += self.num_rows * self.block_size
@@ -247,19 +247,19 @@ def write_windows(
         if writer.keep_rows and number == 0:
             check_space(writer.folder, round(window.rows.nbytes / share_of_group(file, 0)))
         if file.stem == "test" and number == 0:
-            # Without the store's name: equal stores have equal manifests.
+            # It doesn't name the store: equal stores have equal manifests.
             text = preview(window, read_group(file, 0), encoder, _SHOWN_DOCUMENTS, names)
             (writer.folder / "preview.txt").write_text(f"{file.stem} split\n{text}", "utf-8")
         writer.add_window(window)
 
 
-def encode_windows(file: Path, encode: EncodeWindow) -> Iterator[Packed]:
+def encode_windows(file: Path, encode: EncodeWindow) -> Iterator[PackedRows]:
     """Yield all windows of a split, encoded in threads, in order, a few in memory at a time.
 
     Raises:
         RefusedRowError: if the chat template can't render one.
     """
-    waiting: deque[Future[Packed]] = deque()
+    waiting: deque[Future[PackedRows]] = deque()
     first_document = 0
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         for documents in read_documents(file):
@@ -272,7 +272,7 @@ def encode_windows(file: Path, encode: EncodeWindow) -> Iterator[Packed]:
 
 
 def preview(
-    window: Packed,
+    window: PackedRows,
     documents: Sequence[Document],
     encoder: Encoder,
     num_documents: int,
@@ -287,7 +287,7 @@ def preview(
     lines: list[str] = []
     for number in np.unique(numbers)[:num_documents].tolist():
         pieces = window.segments[numbers == number]
-        lines += _shown(window.rows, pieces, encoder.tokenizer, names)
+        lines += _preview_lines(window.rows, pieces, encoder.tokenizer, names)
         lines += _remarks(documents[number], number, encoder, names)
     return "\n".join(lines) + "\n"
 
@@ -295,7 +295,7 @@ def preview(
 def _remarks(
     document: Document, number: int, encoder: Encoder, names: Sequence[str]
 ) -> Iterator[str]:
-    """What its chat template does to a conversation, or to each half of a pair, in a line each."""
+    """Lines about what the chat template does to a conversation, or to each half of a pair."""
     talks = halves(document) if "chosen" in document else (document,)
     for talk, name in zip(talks, names, strict=True):
         if "messages" not in talk:
@@ -306,10 +306,10 @@ def _remarks(
                 f"... the chat template leaves out {count:,} tokens of the messages of {name} "
                 f"{number}, beginning with {parts[0].strip()[:40]!r}"
             )
-        (whole,) = encoder.encoded([talk], 0, count_bytes=False)
-        found = whole.alterations.copy()
-        del found["left_out", ""]  # said above
-        yield from (f"... {line}, in {name} {number}" for line in alterations.lines(found))
+        (whole,) = encoder.encode_documents([talk], 0, count_bytes=False)
+        counts = whole.alterations.copy()
+        del counts["left_out", ""]  # said above
+        yield from (f"... {line}, in {name} {number}" for line in alterations.lines(counts))
         if end := _end_of_other_prompt(talk, whole.tokens.tolist(), encoder):
             yield (
                 f"... in generation, the prompt of {name} {number} has other tokens than here: the "
@@ -331,7 +331,7 @@ def _end_of_other_prompt(talk: Document, tokens: list[int], encoder: Encoder) ->
     return prompt[-10:]
 
 
-def _shown(
+def _preview_lines(
     rows: Rows,
     pieces: NDArray[np.int64],
     tokenizer: PreTrainedTokenizerFast,
@@ -339,35 +339,35 @@ def _shown(
 ) -> list[str]:
     block_size = rows["tokens"].shape[1]
     lines, room = [], _SHOWN_TOKENS
-    left: list[NDArray[Any]] = []
+    rest: list[NDArray[Any]] = []
     for (start, length, document, _), name in zip(pieces.tolist(), cycle(names), strict=False):
         row, column = divmod(start, block_size)
-        shown = min(length, room)
-        room -= shown
-        if shown:
+        num_shown = min(length, room)
+        room -= num_shown
+        if num_shown:
             lines.append(f"--- {name} {document}: {length:,} tokens in row {row}")
-            part = slice(column, column + shown)
-            lines.append(_marked(rows[row : row + 1], part, tokenizer))
-        if shown < length:
-            left.append(is_trained(rows[row : row + 1])[0, column + shown : column + length])
-    if left:
-        tokens, trained = sum(map(len, left)), sum(int(part.sum()) for part in left)
-        rows_left = f"{len(left):,} row{'s' if len(left) > 1 else ''}"
+            part = slice(column, column + num_shown)
+            lines.append(_mark_trained(rows[row : row + 1], part, tokenizer))
+        if num_shown < length:
+            rest.append(is_trained(rows[row : row + 1])[0, column + num_shown : column + length])
+    if rest:
+        tokens, trained = sum(map(len, rest)), sum(int(part.sum()) for part in rest)
+        rows_left = f"{len(rest):,} row{'s' if len(rest) > 1 else ''}"
         lines.append(f"... {tokens:,} more tokens in {rows_left}, {trained:,} of them trained")
     return lines
 
 
-def _marked(rows: Rows, part: slice, tokenizer: PreTrainedTokenizerFast) -> str:
+def _mark_trained(rows: Rows, part: slice, tokenizer: PreTrainedTokenizerFast) -> str:
     tokens = rows["tokens"][0, part].tolist()
     trained = [False, *is_trained(rows)[0, part].tolist(), False]
-    text, reached = "", 0
+    text, position = "", 0
     for column in range(len(tokens) + 1):
-        changed = trained[column] != trained[column + 1]
-        if changed or column == len(tokens):
+        is_border = trained[column] != trained[column + 1]
+        if is_border or column == len(tokens):
             # Decoded from the start: some tokens decode differently at the start of a text.
             before = tokenizer.decode(tokens[:column], skip_special_tokens=False)
-            text += before[reached:]
-            reached = len(before)
-        if changed:
+            text += before[position:]
+            position = len(before)
+        if is_border:
             text += _OPEN if trained[column + 1] else _CLOSE
     return text

@@ -1,4 +1,4 @@
-"""Where the messages of a conversation are in the text that a chat template makes of it.
+"""Places of a conversation's messages in the text that a chat template makes of it.
 
 A template is a program, so the position of a message in its output can't be read off the template.
 Instead, the conversation is rendered again with another text in place of the message; the part of
@@ -25,7 +25,7 @@ _MARK = "mark the assistant's turns with {% generation %} in data.chat_template"
 
 @dataclass(frozen=True)
 class Start:
-    """Where the assistant's part of a turn starts, in characters.
+    """The start of the assistant's part of a turn, in characters.
 
     Attributes:
         place: where the assistant goes on, behind the generation prompt.
@@ -40,7 +40,7 @@ class Start:
     has_prompt: bool = False
 
 
-def said_at(render: Render, messages: Messages, number: int, text: str) -> tuple[int, int]:
+def content_span(render: Render, messages: Messages, number: int, text: str) -> tuple[int, int]:
     """Find the start and end, in characters, of a message's content in the rendered text.
 
     For a tool call, only the arguments count, because the tool's answer may repeat the name. In
@@ -51,16 +51,16 @@ def said_at(render: Render, messages: Messages, number: int, text: str) -> tuple
     """
     starts, ends = [], []
     for part, other in _others(messages, number):
-        changed = render(other)
-        if STAND_IN not in changed:
+        rendered = render(other)
+        if STAND_IN not in rendered:
             raise RowError(
                 f"the chat template leaves out the {part} of message {number + 1}",
                 "set a data.chat_template that renders it, or remove it from the row",
             )
         # The content may begin or end with the same characters as its stand-in.
-        start = _common(text, changed.partition(STAND_IN)[0])
+        start = _common(text, rendered.partition(STAND_IN)[0])
         starts.append(start)
-        ends.append(len(text) - _common(text[start:][::-1], changed.rpartition(STAND_IN)[2][::-1]))
+        ends.append(len(text) - _common(text[start:][::-1], rendered.rpartition(STAND_IN)[2][::-1]))
     return min(starts), max(ends)
 
 
@@ -74,23 +74,23 @@ def turn_start(render: Render, messages: Messages, number: int, text: str, lates
     Raises:
         RowError: if the start can't be determined.
     """
-    before = or_none(render, messages[:number])
+    before = render_or_none(render, messages[:number])
     header = len(before) if before is not None and text.startswith(before) else None
-    prompt = or_none(render, messages[:number], add_generation_prompt=True)
+    prompt = render_or_none(render, messages[:number], add_generation_prompt=True)
     prompt_end = ""
     if prompt and prompt != before:
         if text.startswith(prompt) and len(prompt) <= latest:
             header = len(prompt) if header is None else header
             return Start(len(prompt), header, has_prompt=True)
-        # Where what comes before differs too, the rest has text of the conversation.
+        # If the text before differs too, the rest has text of the conversation.
         if header is not None and prompt.startswith(text[:header]):
             prompt_end = prompt[_common(text, prompt) :]
     plain = [dict(message) for message in messages]
     plain[number] = {"role": "assistant", "content": STAND_IN}
-    changed = or_none(render, plain)
-    if changed and changed.count(STAND_IN) == 1:
-        place = min(latest, _common(text, changed.partition(STAND_IN)[0]))
-        # Without a prompt for it, the model also has to write the space in front of its answer.
+    rendered = render_or_none(render, plain)
+    if rendered and rendered.count(STAND_IN) == 1:
+        place = min(latest, _common(text, rendered.partition(STAND_IN)[0]))
+        # If no prompt has the space in front of the answer, the model has to write it too.
         if prompt == before and header is not None and text[header:place].isspace():
             place = header
     elif header and header <= latest:
@@ -100,10 +100,10 @@ def turn_start(render: Render, messages: Messages, number: int, text: str, lates
     return Start(place, place if header is None else min(header, place), prompt_end)
 
 
-def behind_empty_reasoning(
+def start_behind_reasoning(
     render: Render, messages: Messages, number: int, text: str, start: int, latest: int
 ) -> int:
-    """Where a turn's own text starts, behind a block of reasoning that the row doesn't have.
+    """The start of a turn's own text, behind a block of reasoning that the row doesn't have.
 
     Some templates put such a block, `<think>` and `</think>` with nothing between, in front of an
     answer without reasoning. It is recognised by the text that is rendered for an answer with
@@ -113,23 +113,23 @@ def behind_empty_reasoning(
         The end of the block, or `start` if there is none. At most `latest`.
     """
     message = messages[number]
-    said = message.get("content") or ""
+    content = message.get("content") or ""
     if start == latest or message.get("reasoning_content"):
         return start
     end = latest
     if message.get("tool_calls"):
-        # Where the text of the answer is, or would be.
-        changed = or_none(render, _with(messages, number, content=STAND_IN))
-        end = _common(text, (changed or "").partition(STAND_IN)[0])
-    block = squeezed(text[start:end])
-    if not start < end <= latest or not block or block in squeezed(said):
+        # The text of the answer is, or would be, in front of the call.
+        rendered = render_or_none(render, _with(messages, number, content=STAND_IN))
+        end = _common(text, (rendered or "").partition(STAND_IN)[0])
+    block = squeeze(text[start:end])
+    if not start < end <= latest or not block or block in squeeze(content):
         return start
-    thinking = f"<think>\n{STAND_IN}\n</think>\n\n{said}"
+    thinking = f"<think>\n{STAND_IN}\n</think>\n\n{content}"
     for other in ({"reasoning_content": STAND_IN}, {"content": thinking}):
-        changed = or_none(render, _with(messages, number, **other))
-        if not changed or not start <= changed.find(STAND_IN) <= end:
+        rendered = render_or_none(render, _with(messages, number, **other))
+        if not rendered or not start <= rendered.find(STAND_IN) <= end:
             continue
-        if squeezed(changed).replace(STAND_IN, "") == squeezed(text):
+        if squeeze(rendered).replace(STAND_IN, "") == squeeze(text):
             return end
     return start
 
@@ -149,31 +149,31 @@ def other_messages(
         for message in messages
         if message["role"] != "assistant" and message.get("content")
     ]
-    replaced = [
+    stand_ins = [
         message
         if message["role"] == "assistant" or not message.get("content")
         else {**message, "content": STAND_IN}
         for message in messages
     ]
-    found: list[tuple[str, int, int]] = []
-    if (changed := or_none(render, replaced)) is None:
-        return found, False
-    before, *behind = changed.split(STAND_IN)
+    spans: list[tuple[str, int, int]] = []
+    if (rendered := render_or_none(render, stand_ins)) is None:
+        return spans, False
+    before, *behind = rendered.split(STAND_IN)
     if len(behind) != len(others) or not text.startswith(before):
-        return found, len(behind) < len(others)
+        return spans, len(behind) < len(others)
     place = len(before)
-    for (role, said), following in zip(others, behind, strict=True):
+    for (role, content), following in zip(others, behind, strict=True):
         # Templates often strip what is said.
-        forms = (said, said.strip(), said.lstrip(), said.rstrip())
+        forms = (content, content.strip(), content.lstrip(), content.rstrip())
         form = next((form for form in forms if text.startswith(form + following, place)), None)
         if form is None:
             break
-        found.append((role, place, place + len(form)))
+        spans.append((role, place, place + len(form)))
         place += len(form) + len(following)
-    return found, False
+    return spans, False
 
 
-def or_none(render: Render, messages: Messages, **options: Any) -> str | None:
+def render_or_none(render: Render, messages: Messages, **options: Any) -> str | None:
     """Part of a conversation as text; None if the template refuses it."""
     try:
         return render(messages, **options)
@@ -181,7 +181,7 @@ def or_none(render: Render, messages: Messages, **options: Any) -> str | None:
         return None
 
 
-def squeezed(text: str) -> str:
+def squeeze(text: str) -> str:
     """A text without white space."""
     return "".join(text.split())
 

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from moray.config.schema.train import Preference
-from moray.evaluate.bootstrap import compare, resampled_units, summed
+from moray.evaluate.bootstrap import compare, sums_of_units, units_to_resample
 from moray.evaluate.worker import (
     Evaluation,
     EvaluationJob,
+    for_each_model,
     may_be_bf16,
-    of_each_model,
     own_batches,
 )
 from moray.model.folder import DTYPES
@@ -28,7 +28,7 @@ from moray.model.quantization import Bits, Quantization
 from moray.proofs.comparison import Comparison
 from moray.provenance.manifest import read_manifest
 from moray.tasks.language.likelihood import Scores, figures, score, select_documents, total
-from moray.tasks.language.proofs.scores import scores_compared
+from moray.tasks.language.proofs.scores import compare_scores_with_plain
 from moray.tasks.language.rows import StoredSplit
 from moray.tasks.preference.rows import as_sequences
 from moray.tasks.preference.task import preference_losses
@@ -77,7 +77,7 @@ def score_pairs_on_worker(
         with autocast(policy.precision, worker.device) if policy else nullcontext():
             return {name: of_split(model, name) for name in splits}
 
-    return of_each_model(scores, job, worker, policy.load if policy else load_model)
+    return for_each_model(scores, job, worker, policy.load if policy else load_model)
 
 
 def evaluation(
@@ -97,21 +97,27 @@ def evaluation(
     (store,) = stores
     rows = len(select_documents(StoredSplit(store, "test"), cfg["max_documents"]).rows)
 
-    def compared(results: list[dict[str, dict[str, Scores]]]) -> dict[str, Any]:
+    def scores_of(results: list[dict[str, dict[str, Scores]]]) -> dict[str, Any]:
         base, tuned = (
             total([result[name]["test"] for result in results]) for name in ("base", "tuned")
         )
         settings = Preference(**cfg["preference"])
         before, after = (_sums(scores, base, settings) for scores in (base, tuned))
         samples, confidence = cfg["bootstrap_samples"], cfg["confidence"]
-        name, units = resampled_units({"groups": base.group[::2], "pairs": base.document[::2]})
+        name, units = units_to_resample({"groups": base.group[::2], "pairs": base.document[::2]})
         return {
             "rows": rows,
             "pairs": len(base.tokens) // 2,
             "tokens": int(base.tokens.sum()),
             "confidence": confidence,
             "resampled": name,
-            **compare(summed(before, units), summed(after, units), _figures, samples, confidence),
+            **compare(
+                sums_of_units(before, units),
+                sums_of_units(after, units),
+                _figures,
+                samples,
+                confidence,
+            ),
         }
 
     def proof(results: list[dict[str, dict[str, Scores]]], seconds: float) -> Iterator[Comparison]:
@@ -119,7 +125,7 @@ def evaluation(
         segments = select_documents(split, cfg["max_documents"]).segments
         nll = {name: total([result[name]["test"] for result in results]).nll for name in models}
         bf16 = may_be_bf16(cfg["precision"])
-        return scores_compared(models, split.rows, segments, nll, seconds, bf16)
+        return compare_scores_with_plain(models, split.rows, segments, nll, seconds, bf16)
 
     return Evaluation(
         figures=("reward_margin", "reward_accuracy", "chosen_bits_per_byte"),
@@ -127,13 +133,13 @@ def evaluation(
         entry_point=partial(
             score_pairs_on_worker, splits=("test",), max_pairs=cfg["max_documents"]
         ),
-        compared=compared,
+        scores=scores_of,
         proof=proof,
     )
 
 
 def _sums(scores: Scores, base: Scores, settings: Preference) -> NDArray[np.float64]:
-    """What figures are computed from, shape (pairs, 8).
+    """Sums that figures are computed from, shape (pairs, 8).
 
     One, loss, margin and win; and `Scores.sums` of the chosen answer. Pieces alternate between
     chosen and rejected.

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moray.console import say
-from moray.evaluate.driver import on_evaluation_workers
-from moray.provenance.manifest import read_manifest, whole_or_nothing, write_manifest
+from moray.evaluate.driver import start_evaluation_workers
+from moray.provenance.manifest import atomic_folder, read_manifest, write_manifest
 from moray.provenance.space import check_space
 from moray.rows.store import Record, Rows, RowsWriter, describe, record_of
 from moray.tasks.language.likelihood import Scores, total
@@ -17,7 +17,7 @@ from moray.tasks.language.rows import StoredSplit
 from moray.tasks.preference.evaluation import Policy, score_pairs_on_worker
 from moray.tasks.preference.rows import num_pairs, with_reference
 
-# What a run trains on, and what it is watched on; the evaluation scores test by itself.
+# A run trains on one and computes validation losses on the other; test is scored by itself.
 _SPLITS = ("train", "validation")
 
 
@@ -37,7 +37,7 @@ def reference(
     """
     manifest = read_manifest(tokens)
     splits = {name: StoredSplit(tokens, name) for name in _SPLITS}
-    # In training, pairs count, not their tokens.
+    # The loss is averaged over pairs, not over their tokens.
     facts = {
         name: {**counts, "weight": counts["pairs"]}
         for name, counts in manifest["splits"].items()
@@ -46,10 +46,10 @@ def reference(
     policy = Policy(**cfg)
     most = max(counts["most_pairs_in_row"] for counts in facts.values())
     record = with_reference(record_of(manifest), most)
-    with whole_or_nothing(output):
+    with atomic_folder(output):
         check_space(output, sum(map(len, splits.values())) * record.itemsize)
         models = {"reference": start.absolute()}
-        with on_evaluation_workers(
+        with start_evaluation_workers(
             "evaluate", run, output, cfg, execution, label=f"reference {output.name}"
         ) as workers:
             score = partial(score_pairs_on_worker, splits=_SPLITS, policy=policy)
@@ -85,9 +85,9 @@ def _write(folder: Path, name: str, split: StoredSplit, scores: Scores, record: 
 def _with_answers(rows: Rows, answers: NDArray[Any], record: Record) -> Rows:
     """Rows of a token store with the log-probabilities of their answers, shape (pairs, 2)."""
     assert rows.dtype.names
-    made = np.zeros(len(rows), record)
+    new_rows = np.zeros(len(rows), record)
     for field in rows.dtype.names:
-        made[field] = rows[field]
-    most = made["reference"].shape[1]
-    made["reference"][np.arange(most) < num_pairs(rows)[:, None]] = answers
-    return made
+        new_rows[field] = rows[field]
+    most = new_rows["reference"].shape[1]
+    new_rows["reference"][np.arange(most) < num_pairs(rows)[:, None]] = answers
+    return new_rows

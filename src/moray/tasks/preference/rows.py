@@ -34,9 +34,9 @@ def as_sequences(rows: Rows, packing: bool) -> Rows:
         return rows
     tokens, flags = rows["tokens"], rows["flags"]
     half = tokens.shape[1] // 2
-    made = np.empty(2 * len(rows), row_type(half, tokens.dtype))
-    made["tokens"], made["flags"] = tokens.reshape(-1, half), flags.reshape(-1, half)
-    return made
+    sequences = np.empty(2 * len(rows), row_type(half, tokens.dtype))
+    sequences["tokens"], sequences["flags"] = tokens.reshape(-1, half), flags.reshape(-1, half)
+    return sequences
 
 
 def with_reference(record: Record, most_pairs: int) -> Record:

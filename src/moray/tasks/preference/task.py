@@ -14,9 +14,9 @@ from transformers import PreTrainedModel
 from moray.config.schema.train import Preference
 from moray.model.quantization import Bits, Quantization
 from moray.proofs.figures import Figures
-from moray.rows.store import Drawn, Rows
+from moray.rows.store import RowPositions, Rows
 from moray.tasks.language.cross_entropy import linear_log_probabilities
-from moray.tasks.language.loss import TokenBatch, TokenLoss, make_batch, padded
+from moray.tasks.language.loss import TokenBatch, TokenLoss, make_batch, pad
 from moray.tasks.language.proofs import plain
 from moray.tasks.language.rows import FIRST, TRAINED
 from moray.tasks.language.task import LanguageTask
@@ -48,11 +48,11 @@ def make_pair_batch(rows: Rows, packing: bool) -> PairBatch:
     trained = np.cumsum(flags & FIRST != 0)[flags & TRAINED != 0]
     _, pieces = np.unique(trained, return_inverse=True)
     reference = rows["reference"]
-    filled = np.arange(reference.shape[1]) < num_pairs(rows)[:, None]
+    is_pair = np.arange(reference.shape[1]) < num_pairs(rows)[:, None]
     return PairBatch(
         **vars(batch),
         pieces=torch.from_numpy(pieces),
-        reference=torch.from_numpy(reference[filled]),
+        reference=torch.from_numpy(reference[is_pair]),
     )
 
 
@@ -82,7 +82,7 @@ class PreferenceLoss(TokenLoss):
     def _log_probabilities(self, batch: PairBatch) -> Tensor:
         """Log-probability of each trained token, nats, fp32, shape (trained tokens,)."""
         if (weight := self._linear_head()) is not None:
-            hidden, targets = self._hidden(batch), padded(batch.targets)
+            hidden, targets = self._hidden(batch), pad(batch.targets)
             return linear_log_probabilities(hidden, weight, targets)[: len(batch.targets)]
         logits = self.logits(batch).float()
         return -F.cross_entropy(logits, batch.targets, reduction="none")
@@ -145,10 +145,10 @@ class PreferenceTask(LanguageTask):
         return without_dropout(super().empty(start, dtype))
 
     def loss_module(self, model: PreTrainedModel) -> PreferenceLoss:
-        plain_head = from_first_worker(lambda: self._checked(model))
+        plain_head = from_first_worker(lambda: self._check(model))
         return PreferenceLoss(model, plain_head, self._settings)
 
-    def batch(self, rows: Rows, drawn: Drawn | None) -> PairBatch:
+    def batch(self, rows: Rows, row_positions: RowPositions | None) -> PairBatch:
         return make_pair_batch(rows, self._packing)
 
     def weight(self, rows: Rows) -> int:

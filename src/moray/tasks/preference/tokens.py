@@ -12,9 +12,9 @@ import numpy as np
 from moray.corpus.dataset import Document, halves
 from moray.proofs.comparison import Comparison
 from moray.tasks.language.encode import Encoder
-from moray.tasks.language.pieces import Encoded, Piece
-from moray.tasks.language.proofs.tokens import split_compared
-from moray.tasks.language.rows import Packed, StoredSplit, pack_groups, with_counts
+from moray.tasks.language.pieces import EncodedDocument, Piece
+from moray.tasks.language.proofs.tokens import compare_split
+from moray.tasks.language.rows import PackedRows, StoredSplit, pack_groups, with_counts
 from moray.tasks.language.tokens import SplitWriter, first_documents, remarks, write_windows
 from moray.tasks.language.tokens import warnings as warnings
 from moray.tasks.preference.rows import REJECTED, num_pairs
@@ -27,11 +27,11 @@ class Pair(NamedTuple):
     rejected: Piece
 
 
-def compared(dataset: Path, model: Path, store: Path, cfg: dict[str, Any]) -> Iterator[Comparison]:
+def compare(dataset: Path, model: Path, store: Path, cfg: dict[str, Any]) -> Iterator[Comparison]:
     """Compare the tokens of the chosen halves of the first pairs of the test split."""
     split = StoredSplit(store, "test")
     documents = [halves(pair)[0] for pair in first_documents(dataset / "test.parquet")]
-    return split_compared(model, documents, split.rows, split.segments, cfg)
+    return compare_split(model, documents, split.rows, split.segments, cfg)
 
 
 def write_split(file: Path, store: Path, encoder: Encoder, cfg: dict[str, Any]) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class PairsWriter(SplitWriter):
         super().__init__(folder, split, block_size)
         self._pairs = self._most_pairs = 0
 
-    def add_window(self, window: Packed) -> None:
+    def add_window(self, window: PackedRows) -> None:
         super().add_window(window)
         numbers = num_pairs(window.rows)
         self._pairs += int(numbers.sum())
@@ -92,7 +92,7 @@ def encode_window(
     drop_long: bool,
     packing: bool,
     count_bytes: bool,
-) -> Packed:
+) -> PackedRows:
     """Tokenise and pack a window: the pairs of one row group of the dataset.
 
     Raises:
@@ -135,7 +135,7 @@ def encode_pairs(
     longest = encoder.block_size // 2
     # Documents of one kind at a time, as the encoder expects them.
     encoded = [
-        encoder.encoded(list(half), first_document, count_bytes)
+        encoder.encode_documents(list(half), first_document, count_bytes)
         for half in zip(*map(halves, documents), strict=True)
     ]
     pairs: list[Pair] = []
@@ -152,7 +152,7 @@ def encode_pairs(
     return pairs, dropped, truncated
 
 
-def _cut(chosen: Encoded, rejected: Encoded, number: int, longest: int) -> Pair:
+def _cut(chosen: EncodedDocument, rejected: EncodedDocument, number: int, longest: int) -> Pair:
     excess = max(0, max(len(chosen.tokens), len(rejected.tokens)) - longest)
     prompt = min(int(half.mask.argmax()) for half in (chosen, rejected))
     start = min(excess, max(0, prompt - longest // 2))
@@ -169,7 +169,7 @@ def _prefers(pair: Pair) -> bool:
 
 def pack_pairs(
     pairs: list[Pair], block_size: int, token_type: np.dtype[Any], packing: bool
-) -> Packed:
+) -> PackedRows:
     """Put pairs into rows, the chosen piece first: packed by best fit, or a row for each pair.
 
     Args:

@@ -10,7 +10,7 @@ from moray.console import say
 from moray.errors import UserError
 from moray.provenance.manifest import as_json
 from moray.storage.interface import Storage, name_of, step_of
-from moray.storage.opened import storage_with
+from moray.storage.open import storage_with
 from moray.train.checkpoint.keep import newest_step, remove_from
 from moray.train.history import HISTORY, evaluations
 from moray.train.identity import Identity, differences, read_identity, write_identity
@@ -127,7 +127,7 @@ def _check_tensors(key: str, checkpoint: str, spec: RunSpec) -> None:
     tensors = with_adapters(task.empty(spec.start, torch.float32), spec.adapter)
     shapes = {name: tuple(value.shape) for name, value in tensors.items()}
     source, step = storage_with(checkpoint), step_of(Path(checkpoint))
-    if damaged := source.damaged(step):
+    if damaged := source.damaged_files(step):
         raise UserError(
             key,
             f"{checkpoint} has missing or damaged files: {', '.join(damaged)}",
@@ -169,7 +169,7 @@ def _bring_in(key: str, checkpoint: str, storage: Storage, settings: Train) -> N
         best = Evaluations(None, evaluations(history, until=step)).best
         steps |= {best} if best else set()
     for number in sorted(steps):
-        if damaged := other.damaged(number):
+        if damaged := other.damaged_files(number):
             raise UserError(
                 key,
                 f"{folder}/{name_of(number)}, the best checkpoint up to {checkpoint}, has "

@@ -89,6 +89,6 @@ def resume_point(storage: Storage, notes: list[str]) -> int:
 
 def _is_damaged(storage: Storage, step: int, notes: list[str]) -> bool:
     """Whether a checkpoint is damaged, which gets a note."""
-    if damaged := storage.damaged(step):
+    if damaged := storage.damaged_files(step):
         notes.append(f"skipped checkpoint {name_of(step)}: damaged {', '.join(damaged)}")
     return bool(damaged)

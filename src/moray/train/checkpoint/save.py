@@ -17,11 +17,11 @@ from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from moray.provenance.manifest import Files
-from moray.provenance.space import full_disk_as_error, try_room
+from moray.provenance.space import explain_full_disk, try_room
 from moray.storage.interface import Storage
 from moray.train.checkpoint.keep import remove_old
 from moray.train.optimizer import Moment, as_saved
-from moray.workers.collectives import Value, from_first_worker, gathered, together
+from moray.workers.collectives import Value, from_first_worker, gather, together
 
 
 class Saver:
@@ -67,7 +67,7 @@ class Saver:
             self._pending = None
 
     def _begin(self, step: int) -> str:
-        with full_disk_as_error(self._storage.folder):
+        with explain_full_disk(self._storage.folder):
             return self._storage.begin(step)
 
     def _write(self, step: int, state: dict[str, Tensor], attempt: str, best: int | None) -> None:
@@ -77,7 +77,7 @@ class Saver:
             self._together(lambda: self._write_tensors(state, temporary))
             # Each worker digests its own files: one would take long for all, while the others wait.
             mine = self._together(lambda: self._persist_own_files(attempt, temporary))
-            files = gathered(mine, self._group)
+            files = gather(mine, self._group)
             # The others must not continue as if it existed.
             self._together(lambda: self._commit(step, attempt, files, best))
         except BaseException:
@@ -88,7 +88,7 @@ class Saver:
         """Call a function on all workers; a full disk is a fault of all."""
 
         def call() -> Value:
-            with full_disk_as_error(self._storage.folder):
+            with explain_full_disk(self._storage.folder):
                 return make()
 
         return together(call, self._group)

@@ -11,7 +11,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from moray.proofs.comparison import Comparison
 from moray.tasks.language.generation import Sampling, continue_prompts
 from moray.tasks.language.likelihood import score, select_documents
-from moray.tasks.language.proofs.scores import Continued, continuations_compared, scores_compared
+from moray.tasks.language.proofs.scores import (
+    Continuation,
+    compare_continuations,
+    compare_scores_with_plain,
+)
 from moray.tasks.language.rows import Segment, StoredSplit
 
 
@@ -19,7 +23,7 @@ def compared(
     tuned_folder: Path, store: Path, nll: np.ndarray[Any, Any], segments: np.ndarray[Any, Any]
 ) -> Comparison:
     rows = StoredSplit(store, "test").rows
-    (found,) = scores_compared({"x": tuned_folder}, rows, segments, {"x": nll}, 0, False)
+    (found,) = compare_scores_with_plain({"x": tuned_folder}, rows, segments, {"x": nll}, 0, False)
     return found
 
 
@@ -55,9 +59,9 @@ def test_continuations_are_possible_under_plain_transformers(
     sampling = Sampling(12, temperature, top_p, 0, (stop,), stop)
 
     def of(new: dict[int, list[int]]) -> Comparison:
-        samples = {"x": [Continued(prompts[n], new[n], "") for n in prompts]}
+        samples = {"x": [Continuation(prompts[n], new[n], "") for n in prompts]}
         models = {"x": tuned_folder}
-        tokens, _ = continuations_compared(models, samples, temperature, top_p, 0, False)
+        tokens, _ = compare_continuations(models, samples, temperature, top_p, 0, False)
         return tokens
 
     new = continue_prompts(model, prompts, sampling)
@@ -79,6 +83,6 @@ def test_the_text_of_a_continuation_is_what_it_adds_to_the_prompt(
     tuned_folder: Path, tokenizer: PreTrainedTokenizerFast, text: str, fits: bool
 ) -> None:
     prompt, new = (tokenizer(part)["input_ids"] for part in ("not in", " value"))
-    sample = Continued(prompt, [*new, tokenizer.eos_token_id], text)
-    _, texts = continuations_compared({"x": tuned_folder}, {"x": [sample]}, 0.0, 1.0, 0, False)
+    sample = Continuation(prompt, [*new, tokenizer.eos_token_id], text)
+    _, texts = compare_continuations({"x": tuned_folder}, {"x": [sample]}, 0.0, 1.0, 0, False)
     assert (texts.here, texts.plain, texts.holds) == (1, int(fits), fits)

@@ -9,7 +9,7 @@ from tokenizers import Regex, normalizers, pre_tokenizers
 from transformers import AutoTokenizer
 
 from moray.corpus.dataset import Document
-from moray.tasks.language.proofs.texts import texts_compared
+from moray.tasks.language.proofs.texts import compare_texts
 
 TEXT = "Le\tchat  Noir\nété " + "." * 60
 ROWS = [
@@ -44,7 +44,7 @@ def test_what_a_tokenizer_loses_is_shown_where_it_begins(
     if normalizer:
         tokenizer.backend_tokenizer.normalizer = normalizer
     tokenizer.save_pretrained(tmp_path)
-    tokens, found = texts_compared(tmp_path, [Document(text="a"), row])
+    tokens, found = compare_texts(tmp_path, [Document(text="a"), row])
     assert (tokens.here, tokens.plain) == (2, 2)
     assert (found.here[: len(here)], found.plain[: len(there)]) == (here, there)
     assert found.holds == (here == "equal")
@@ -67,7 +67,7 @@ def test_tokens_that_the_class_of_a_tokenizer_makes_otherwise_are_told(
     named = json.loads(config.read_text()) | {"tokenizer_class": "GPT2Tokenizer"}
     config.write_text(json.dumps(named))
     rows = [Document(text="no digits"), Document(text=" 1234 1234 and 12")]
-    tokens, _ = texts_compared(tmp_path, rows)
+    tokens, _ = compare_texts(tmp_path, rows)
     # Unless this version of transformers reads the file.
     split = len(backend.encode(rows[1]["text"]).ids)
     alone = len(AutoTokenizer.from_pretrained(tmp_path)(rows[1]["text"])["input_ids"])

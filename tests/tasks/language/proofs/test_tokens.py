@@ -17,7 +17,7 @@ from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
 from moray.corpus.dataset import Document
 from moray.tasks.language.encode import make_encoder
-from moray.tasks.language.proofs.tokens import Piece, tokens_compared
+from moray.tasks.language.proofs.tokens import Piece, compare_tokens
 
 Change = Callable[[list[int], NDArray[np.bool_]], tuple[list[int], NDArray[np.bool_]]]
 
@@ -48,7 +48,7 @@ def test_right_tokens_do_not_differ(
     template = CHATML if format == "messages" else None
     keys = {"block_size": block_size, "long_documents": long_documents, "chat_template": template}
     pieces = pieces_of(chat_folder, rows, format, **keys)
-    assert tokens_compared(chat_folder, rows, pieces, template) == []
+    assert compare_tokens(chat_folder, rows, pieces, template) == []
 
 
 @pytest.mark.parametrize("bos", [True, False])
@@ -57,8 +57,8 @@ def test_texts_begin_as_the_config_says(
 ) -> None:
     rows = documents["text"][:3]
     pieces = pieces_of(chat_folder, rows, "text", bos=bos, block_size=4096)
-    assert tokens_compared(chat_folder, rows, pieces, bos=bos) == []
-    found = tokens_compared(chat_folder, rows, pieces, bos=not bos)
+    assert compare_tokens(chat_folder, rows, pieces, bos=bos) == []
+    found = compare_tokens(chat_folder, rows, pieces, bos=not bos)
     assert {difference.kind for difference in found} <= {"tokens", "missing", "added"}
     assert {difference.document for difference in found} == {0, 1, 2}
 
@@ -67,7 +67,7 @@ def test_what_a_template_drops_and_what_it_trims_is_named(chat_folder: Path) -> 
     trimming = CHATML.replace("message.content }}", "message.content | trim }}")
     row = conversation(("user", "é"), ("assistant", " 2\n"))
     pieces = pieces_of(chat_folder, [row], "messages", chat_template=trimming)
-    (difference,) = tokens_compared(chat_folder, [row], pieces, trimming)
+    (difference,) = compare_tokens(chat_folder, [row], pieces, trimming)
     assert (difference.kind, difference.expected) == ("white_space", " 2\n")
     # By a template that takes reasoning out, as if nobody had refused the row.
     lost = conversation(("user", "2?"), ("assistant", "<think>Hm.</think>2"))
@@ -75,7 +75,7 @@ def test_what_a_template_drops_and_what_it_trims_is_named(chat_folder: Path) -> 
         chat_folder, [conversation(("user", "2?"), ("assistant", "2"))], "messages",
         chat_template=DEEPSEEK,
     )  # fmt: skip
-    found = tokens_compared(chat_folder, [lost], pieces, DEEPSEEK)
+    found = compare_tokens(chat_folder, [lost], pieces, DEEPSEEK)
     assert found[0].kind == "missing"
     assert found[0].expected == "<think>Hm.</think>2"
 
@@ -104,11 +104,11 @@ def test_a_text_with_tokens_of_its_own_at_the_ends_is_right(
     ]
     for row, format in zip(rows, ("text", "prompt-completion"), strict=True):
         pieces = pieces_of(model_folder, [row], format)
-        assert tokens_compared(model_folder, [row], pieces) == []
+        assert compare_tokens(model_folder, [row], pieces) == []
         # The end once more, as if the row hadn't it.
         ((tokens, mask),) = pieces[0]
         twice = [(np.append(tokens, tokens[-1]), np.append(mask, True))]
-        assert tokens_compared(model_folder, [row], [twice])
+        assert compare_tokens(model_folder, [row], [twice])
 
 
 @pytest.mark.parametrize(("lstrip", "rstrip"), [(True, False), (False, True), (False, False)])
@@ -122,7 +122,7 @@ def test_a_stop_token_that_takes_white_space_is_right(
     rows = [Document(text="value <|e|>"), Document(text="value <|e|>\n"), Document(text="value")]
     pieces = pieces_of(tmp_path, rows, "text")
     assert [
-        one for one in tokens_compared(tmp_path, rows, pieces) if one.kind != "white_space"
+        one for one in compare_tokens(tmp_path, rows, pieces) if one.kind != "white_space"
     ] == []
 
 
@@ -162,7 +162,7 @@ def test_planted_faults_are_found(
     ((piece,),) = pieces_of(chat_folder, [row], format, chat_template=template)
     tokens, mask = fault(piece[0].tolist(), piece[1])
     changed = [[(np.array(tokens), mask)]]
-    found = tokens_compared(chat_folder, [row], changed, template)
+    found = compare_tokens(chat_folder, [row], changed, template)
     assert found
     assert {difference.kind for difference in found} & kinds, found
 
@@ -176,7 +176,7 @@ def test_empty_reasoning_that_is_trained_is_found(chat_folder: Path) -> None:
     header = "<|im_start|>user\n2?<|im_end|>\n<|im_start|>assistant\n"
     start = len(tokenizer(header, add_special_tokens=False)["input_ids"])
     mask[start : np.flatnonzero(piece[1])[-1] + 1] = True
-    (difference,) = tokens_compared(chat_folder, [row], [[(piece[0], mask)]], QWEN3)
+    (difference,) = compare_tokens(chat_folder, [row], [[(piece[0], mask)]], QWEN3)
     assert (difference.kind, difference.stored) == ("added", "<think></think>")
 
 
@@ -188,5 +188,5 @@ def test_tokens_of_another_tokenizer_differ(chat_folder: Path, tmp_path: Path) -
     tokenizer.save_pretrained(folder)
     row = Document(text="value")
     pieces = pieces_of(chat_folder, [row], "text")
-    (difference,) = tokens_compared(folder, [row], pieces)
+    (difference,) = compare_tokens(folder, [row], pieces)
     assert difference.kind == "tokens"

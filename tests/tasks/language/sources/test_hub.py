@@ -173,14 +173,14 @@ def test_columns_that_nobody_reads_are_known_of_all_splits(
             "split": {"train": "train", "test": "test"},
         }
     )
-    opened = hub.opened(section, {}, tmp_path)
-    assert opened.columns is not None
-    list(opened.given["train"]())
-    assert opened.columns.unused() == ["id"]
-    list(opened.given["test"]())
-    assert opened.columns.unused() == ["id", "image"]
+    source = hub.open_source(section, {}, tmp_path)
+    assert source.columns is not None
+    list(source.splits["train"]())
+    assert source.columns.unused() == ["id"]
+    list(source.splits["test"]())
+    assert source.columns.unused() == ["id", "image"]
     with pytest.raises(UserError, match=r"^datasets\.d\.columns\.text: no row has a column body, "):
-        opened.columns.check({"text": "body"}, "datasets.d.columns")
+        source.columns.check({"text": "body"}, "datasets.d.columns")
 
 
 def test_bad_rows_of_two_splits_with_equal_numbers_are_two(

@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from moray.corpus.class_labels import alike
+from moray.corpus.class_labels import similar_names
 from moray.corpus.dataset import Document
-from moray.corpus.sources import Opened
-from moray.corpus.split import Given
+from moray.corpus.sources import OpenSource
+from moray.corpus.split import Splits
 from moray.errors import UserError
-from moray.tasks.images.image_files import decoded, has_several
+from moray.tasks.images.image_files import decode_image, has_several
 
 
 class ImageSurvey:
@@ -42,7 +42,7 @@ class ImageSurvey:
                     f"got label {document['label']}, expected 0 to {len(self._label_names) - 1}",
                     "fix the label",
                 )
-            image = decoded(document["image"], document["place"])
+            image = decode_image(document["image"], document["place"])
             size = [image.height, image.width]
             self._sizes_differ |= self._size not in (None, size)
             self._size = size
@@ -60,7 +60,7 @@ class ImageSurvey:
         return f"images of {len(self._label_names)} classes"
 
     def lines(self, dataset: str) -> Iterator[str]:
-        for names in alike(self._label_names):
+        for names in similar_names(self._label_names):
             yield (
                 f"warning: dataset {dataset}: {' and '.join(map(ascii, names))} are classes of "
                 "their own, and differ only in case, white space or Unicode form"
@@ -86,8 +86,8 @@ class ImageSurvey:
         )
 
 
-def images_opened(
-    given: Given, origin: dict[str, Any], label_names: Sequence[str], has_groups: bool = False
-) -> Opened:
+def open_images(
+    splits: Splits, origin: dict[str, Any], label_names: Sequence[str], has_groups: bool = False
+) -> OpenSource:
     """A source of images; without groups of the user, what stands for them is the image again."""
-    return Opened(given, origin, keeps_groups=has_groups, survey=ImageSurvey(label_names))
+    return OpenSource(splits, origin, keeps_groups=has_groups, survey=ImageSurvey(label_names))

@@ -9,9 +9,9 @@ from PIL import Image
 
 from moray.config.schema.datasets import Digits
 from moray.corpus.dataset import Document
-from moray.corpus.sources import Opened
+from moray.corpus.sources import OpenSource
 from moray.tasks.images.image_files import as_png
-from moray.tasks.images.sources import images_opened
+from moray.tasks.images.sources import open_images
 
 _LABEL_NAMES = tuple(str(digit) for digit in range(10))
 
@@ -19,10 +19,10 @@ _LABEL_NAMES = tuple(str(digit) for digit in range(10))
 _SCALE = 255 / 16
 
 
-def opened(section: Digits, files: Mapping[str, list[str]], temporary: Path) -> Opened:
+def open_source(section: Digits, files: Mapping[str, list[str]], temporary: Path) -> OpenSource:
     """Open all of them as train."""
     origin = {"revision": f"scikit-learn {version('scikit-learn')}"}
-    return images_opened({"train": images}, origin, _LABEL_NAMES)
+    return open_images({"train": images}, origin, _LABEL_NAMES)
 
 
 def images() -> Iterator[Document]:

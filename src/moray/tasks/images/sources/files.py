@@ -12,25 +12,25 @@ import pyarrow.parquet as pq
 from moray.config.schema.datasets import LocalFiles
 from moray.corpus.class_labels import class_names, with_names
 from moray.corpus.dataset import Document
-from moray.corpus.sources import Opened
-from moray.corpus.values import group_key, spelled
+from moray.corpus.sources import OpenSource
+from moray.corpus.values import group_key, spelling_of
 from moray.errors import UserError, first_line
 from moray.provenance.manifest import sha256_file
-from moray.tasks.images.sources import images_opened
+from moray.tasks.images.sources import open_images
 
 _ROWS_AT_ONCE = 100
 
 
-def opened(section: LocalFiles, files: Mapping[str, list[str]], temporary: Path) -> Opened:
+def open_source(section: LocalFiles, files: Mapping[str, list[str]], temporary: Path) -> OpenSource:
     """Open the files of each split."""
-    found = {split: [Path(name) for name in names] for split, names in files.items()}
-    every = [path for paths in found.values() for path in paths]
+    by_split = {split: [Path(name) for name in names] for split, names in files.items()}
+    every = [path for paths in by_split.values() for path in paths]
     names = label_names(every, section.columns.get("label", "label"))
-    given = {
-        split: partial(images, paths, section.columns, names) for split, paths in found.items()
+    splits = {
+        split: partial(images, paths, section.columns, names) for split, paths in by_split.items()
     }
     origin = {"files": {str(path): sha256_file(path) for path in every}}
-    return images_opened(given, origin, names, "group" in section.columns)
+    return open_images(splits, origin, names, "group" in section.columns)
 
 
 def label_names(files: Sequence[Path], column: str) -> list[str]:
@@ -41,15 +41,15 @@ def label_names(files: Sequence[Path], column: str) -> list[str]:
             names in different orders would name differently.
     """
     orders: list[list[str]] = []
-    found: set[Any] = set()
-    unnamed: Path | None = None
+    found_labels: set[Any] = set()
+    numbered_file: Path | None = None
     for file in files:
         try:
             schema = pq.read_schema(file)
             if column not in schema.names:
-                raise no_column(str(file), schema.names, column)
-            if described := class_names(schema).get(column):
-                orders.append(described)
+                raise missing_column_error(str(file), schema.names, column)
+            if names := class_names(schema).get(column):
+                orders.append(names)
                 continue
             if pa.types.is_nested(schema.field(column).type):
                 raise UserError(
@@ -64,27 +64,27 @@ def label_names(files: Sequence[Path], column: str) -> list[str]:
                 f"can't read it as Parquet ({first_line(error)}), which format: images needs",
                 "check the file",
             ) from error
-        found.update(labels)
+        found_labels.update(labels)
         if any(_is_number(label) for label in labels):
-            unnamed = file
+            numbered_file = file
     if not orders:
-        return names_of_labels(found)
-    if unnamed and any(order != orders[0] for order in orders):
+        return names_of_labels(found_labels)
+    if numbered_file and any(order != orders[0] for order in orders):
         raise UserError(
-            str(unnamed),
+            str(numbered_file),
             f"got numbers without names in column {column}, which other files name differently",
             "write the names of the labels as text",
         )
-    texts = sorted(label for label in found if isinstance(label, str))
+    texts = sorted(label for label in found_labels if isinstance(label, str))
     return list(dict.fromkeys(chain(*orders, texts)))
 
 
 def names_of_labels(labels: Iterable[Any]) -> list[str]:
     """The names of labels: texts name themselves, and numbers count from 0."""
-    known = {label for label in labels if spelled(label) is not None}
-    if all(_is_number(label) for label in known):
-        return [str(number) for number in range(int(max(known, default=-1)) + 1)]
-    return sorted({str(spelled(label)) for label in known})
+    values = {label for label in labels if spelling_of(label) is not None}
+    if all(_is_number(label) for label in values):
+        return [str(number) for number in range(int(max(values, default=-1)) + 1)]
+    return sorted({str(spelling_of(label)) for label in values})
 
 
 def images(
@@ -98,12 +98,12 @@ def images(
     for file in files:
         number = 0
         with pq.ParquetFile(file) as table:
-            described = class_names(table.schema_arrow)
+            class_names_by_column = class_names(table.schema_arrow)
             for batch in table.iter_batches(batch_size=_ROWS_AT_ONCE):
                 for row in batch.to_pylist():
                     number += 1
-                    named = with_names(row, described)
-                    yield document(named, columns, names, f"{file}, row {number}")
+                    row_with_names = with_names(row, class_names_by_column)
+                    yield document(row_with_names, columns, names, f"{file}, row {number}")
 
 
 def document(
@@ -117,7 +117,7 @@ def document(
     image, label = (columns.get(name, name) for name in ("image", "label"))
     for column in (image, label):
         if column not in row:
-            raise no_column(place, row, column)
+            raise missing_column_error(place, row, column)
     content = row[image]
     if isinstance(content, Mapping):
         content = content.get("bytes")
@@ -127,18 +127,18 @@ def document(
             f"got {type(content).__name__} in column {image}, expected the bytes of an image",
             "embed the images in the table",
         )
-    made = Document(image=content, label=_label(row[label], label, names, place), place=place)
+    fields = Document(image=content, label=_label(row[label], label, names, place), place=place)
     if "group" in columns:
         if columns["group"] not in row:
-            raise no_column(place, row, columns["group"])
+            raise missing_column_error(place, row, columns["group"])
         if (group := group_key(row[columns["group"]])) is not None:
-            made["group"] = group
-    return made
+            fields["group"] = group
+    return fields
 
 
 def _label(value: Any, column: str, names: list[str], place: str) -> int:
     """The number of a label."""
-    spelling = spelled(value)
+    spelling = spelling_of(value)
     if spelling is None:
         raise UserError(place, f"got nothing in column {column}", "fill it in or remove the row")
     if spelling in names:
@@ -153,10 +153,10 @@ def _is_number(label: Any) -> bool:
     return isinstance(label, int) or (isinstance(label, float) and label.is_integer())
 
 
-def no_column(place: str, columns: Iterable[str], wanted: str) -> UserError:
+def missing_column_error(place: str, columns: Iterable[str], column: str) -> UserError:
     """The fault of a table without a column."""
     return UserError(
         place,
-        f"got columns {', '.join(columns)}, expected {wanted}",
+        f"got columns {', '.join(columns)}, expected {column}",
         "map the column under columns, or choose another format",
     )

@@ -11,41 +11,41 @@ from moray.config.splits import expressions_by_split
 from moray.corpus.class_labels import with_names
 from moray.corpus.dataset import Document
 from moray.corpus.hub import class_names_of, load, origin, place_of_split
-from moray.corpus.sources import Opened
+from moray.corpus.sources import OpenSource
 from moray.corpus.split import Documents
-from moray.tasks.images.sources import images_opened
-from moray.tasks.images.sources.files import document, names_of_labels, no_column
+from moray.tasks.images.sources import open_images
+from moray.tasks.images.sources.files import document, missing_column_error, names_of_labels
 
 
-def opened(section: HubDataset, files: Mapping[str, list[str]], temporary: Path) -> Opened:
+def open_source(section: HubDataset, files: Mapping[str, list[str]], temporary: Path) -> OpenSource:
     """Load the rows of each split."""
     repo_id, columns = section.repo_id, section.columns
     image, label = (columns.get(key, key) for key in ("image", "label"))
-    found, labels = {}, set()
+    rows_by_split, labels = {}, set()
     names: list[str] | None = None
     expressions = expressions_by_split(section.split)
     for split, expression in expressions.items():
         rows = load(repo_id, section.revision, section.name, section.data_dir, expression)
         for column in (image, label):
             if column not in rows.features:
-                raise no_column(repo_id, rows.features, column)
+                raise missing_column_error(repo_id, rows.features, column)
         if isinstance(rows.features[image], datasets.Image):
             # Otherwise, the library decodes them.
             rows = rows.cast_column(image, datasets.Image(decode=False))
         names = names or getattr(rows.features[label], "names", None)
         labels.update(rows.unique(label))
-        found[split] = rows
-    known = names or names_of_labels(labels)
-    given: dict[str, Documents] = {}
-    for split, rows in found.items():
+        rows_by_split[split] = rows
+    all_names = names or names_of_labels(labels)
+    splits: dict[str, Documents] = {}
+    for split, rows in rows_by_split.items():
         place = place_of_split(repo_id, expressions, split)
-        given[split] = partial(_documents, place, rows, columns, known)
-    return images_opened(given, origin(section), known, "group" in columns)
+        splits[split] = partial(_documents, place, rows, columns, all_names)
+    return open_images(splits, origin(section), all_names, "group" in columns)
 
 
 def _documents(
     place: str, rows: datasets.Dataset, columns: Mapping[str, str], names: list[str]
 ) -> Iterator[Document]:
-    described = class_names_of(rows)
+    names_by_column = class_names_of(rows)
     for number, row in enumerate(rows, 1):
-        yield document(with_names(row, described), columns, names, f"{place}, row {number}")
+        yield document(with_names(row, names_by_column), columns, names, f"{place}, row {number}")

@@ -14,28 +14,28 @@ from PIL import Image
 from moray.config.schema.datasets import Idx
 from moray.config.splits import idx_files_by_split
 from moray.corpus.dataset import Document
-from moray.corpus.sources import Opened
+from moray.corpus.sources import OpenSource
 from moray.errors import UserError, first_line
 from moray.provenance.manifest import sha256_file
 from moray.tasks.images.image_files import as_png
-from moray.tasks.images.sources import images_opened
+from moray.tasks.images.sources import open_images
 
 # The third byte of the header: numbers are unsigned bytes.
 _BYTES = 8
 _GZIP = b"\x1f\x8b"
 
 
-def opened(section: Idx, files: Mapping[str, list[str]], temporary: Path) -> Opened:
+def open_source(section: Idx, files: Mapping[str, list[str]], temporary: Path) -> OpenSource:
     """Open the two files of each split."""
     by_split: Mapping[str, dict[str, Path]] = {
         split: {key: Path(path) for key, path in paths.items()}
         for split, paths in idx_files_by_split(section.train, section.test).items()
     }
     names = label_names([paths["labels"] for paths in by_split.values()])
-    given = {split: partial(images, **paths) for split, paths in by_split.items()}
+    splits = {split: partial(images, **paths) for split, paths in by_split.items()}
     every = [path for paths in by_split.values() for path in paths.values()]
     origin = {"files": {str(path): sha256_file(path) for path in every}}
-    return images_opened(given, origin, names)
+    return open_images(splits, origin, names)
 
 
 def images(images: Path, labels: Path) -> Iterator[Document]:

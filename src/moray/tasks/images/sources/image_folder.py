@@ -12,25 +12,27 @@ from moray.config.folders import files_below, folder_names
 from moray.config.schema.datasets import ImageFolder
 from moray.config.splits import Split, folders_by_split, split_of
 from moray.console import say
-from moray.corpus.class_labels import alike
+from moray.corpus.class_labels import similar_names
 from moray.corpus.dataset import Document
-from moray.corpus.sources import Opened
+from moray.corpus.sources import OpenSource
 from moray.errors import UserError
 from moray.provenance.manifest import sha256_file
-from moray.tasks.images.sources import images_opened
+from moray.tasks.images.sources import open_images
 
 
-def opened(section: ImageFolder, files: Mapping[str, list[str]], temporary: Path) -> Opened:
+def open_source(
+    section: ImageFolder, files: Mapping[str, list[str]], temporary: Path
+) -> OpenSource:
     """Open the folder of each split; say which files in it are no images."""
     folders = folders_by_split(section.path)
     names = label_names([*folders.values()])
-    given = {str(split): partial(images, folder, names) for split, folder in folders.items()}
+    splits = {str(split): partial(images, folder, names) for split, folder in folders.items()}
     inside = (folder / name for folder in folders.values() for name in names)
     every = [Path(file.path) for one in inside if one.is_dir() for file in files_below(one)]
     read = sorted(file for file in every if _may_be_image(file))
     _say_left_out(section.path, folders.values(), [*filterfalse(_may_be_image, every)])
     origin = {"path": section.path, "files": {str(file): sha256_file(file) for file in read}}
-    return images_opened(given, origin, names)
+    return open_images(splits, origin, names)
 
 
 def _say_left_out(path: str, folders: Collection[Path], files: Sequence[Path]) -> None:
@@ -69,8 +71,8 @@ def label_names(folders: Sequence[Path]) -> list[str]:
             one = unknown[0]
             problem = f"got a class that {train} doesn't have"
             remedy = f"rename the folder, or add {train / one}"
-            if similar := next((name for name in names if alike([name, one])), None):
-                # In a terminal, some differences can't be seen.
+            if similar := next((name for name in names if similar_names([name, one])), None):
+                # A terminal doesn't show some differences.
                 problem += f" ({one!a} here, {similar!a} there)"
                 remedy = "give both folders the same name"
             raise UserError(str(folder / one), problem, remedy)
@@ -83,7 +85,7 @@ def images(folder: Path, label_names: Sequence[str]) -> Iterator[Document]:
     Raises:
         UserError: if the folder of a class is empty, or has folders of splits.
     """
-    found = []
+    entries = []
     for label, name in enumerate(label_names):
         inside = folder / name
         if not inside.is_dir():
@@ -92,9 +94,11 @@ def images(folder: Path, label_names: Sequence[str]) -> Iterator[Document]:
         _check_unmixed(inside, files)
         if not files:
             raise UserError(str(inside), "has no images", "add some or remove the folder")
-        found += [(f"{name}/{file.relative_to(inside).as_posix()}", file, label) for file in files]
+        entries += [
+            (f"{name}/{file.relative_to(inside).as_posix()}", file, label) for file in files
+        ]
     for _, file, label in sorted(
-        found, key=lambda entry: hashlib.sha256(entry[0].encode()).digest()
+        entries, key=lambda entry: hashlib.sha256(entry[0].encode()).digest()
     ):
         yield Document(image=file.read_bytes(), label=label, place=str(file))
 
@@ -102,13 +106,13 @@ def images(folder: Path, label_names: Sequence[str]) -> Iterator[Document]:
 def _check_unmixed(folder: Path, files: Iterable[Path]) -> None:
     """Refuse folders of splits inside the folder of a class, which would be mixed."""
     parts = {part for file in files for part in file.relative_to(folder).parts[:-1]}
-    named: dict[Split, str] = {split: part for part in sorted(parts) if (split := split_of(part))}
-    if len(named) > 1:
-        first = " and ".join(named.values())
+    folders: dict[Split, str] = {split: part for part in sorted(parts) if (split := split_of(part))}
+    if len(folders) > 1:
+        first = " and ".join(folders.values())
         raise UserError(
             str(folder),
             f"has folders named after splits ({first}), whose images would be mixed",
-            f"put the classes into the splits: {next(iter(named.values()))}/{folder.name}",
+            f"put the classes into the splits: {next(iter(folders.values()))}/{folder.name}",
         )
 
 
@@ -120,5 +124,5 @@ def _may_be_image(file: Path) -> bool:
 @cache
 def _endings() -> set[str]:
     """The endings of what Pillow reads."""
-    known = Image.registered_extensions()
-    return {ending for ending, format in known.items() if format in Image.OPEN}
+    formats = Image.registered_extensions()
+    return {ending for ending, format in formats.items() if format in Image.OPEN}

@@ -1,1 +1,1 @@
-"""What text, its tokens and its scores are compared with, by plain transformers."""
+"""Comparisons of text, its tokens and its scores with plain transformers."""

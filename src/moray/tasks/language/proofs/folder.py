@@ -1,4 +1,4 @@
-"""What transformers reads back from a folder by itself: its tokenizer, stop tokens and weights."""
+"""A folder as transformers reads it by itself: its tokenizer, stop tokens and weights."""
 
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
@@ -23,7 +23,7 @@ _SCALE = "_scale_inv"
 _FEWEST_TOKENS = 8
 
 
-def base_compared(
+def compare_base(
     folder: Path, cfg: dict[str, Any], source: Path | None, model: Any, seconds: float
 ) -> Iterator[Comparison]:
     """Compare a base model with the folder that it was copied from.
@@ -37,20 +37,20 @@ def base_compared(
     """
     read = AutoTokenizer.from_pretrained(folder, **_LOCAL)
     if source:
-        given = AutoTokenizer.from_pretrained(source, **_LOCAL)
-        yield _of("stop token", read.eos_token, cfg.get("eos_token") or given.eos_token)
-        yield _of("BOS token", read.bos_token, given.bos_token)
+        original = AutoTokenizer.from_pretrained(source, **_LOCAL)
+        yield _of("stop token", read.eos_token, cfg.get("eos_token") or original.eos_token)
+        yield _of("BOS token", read.bos_token, original.bos_token)
         if not any(word in TEXT for word in cfg.get("new_tokens") or ()):
-            if type(read) is type(given):
-                yield _of("tokens of a text", *(_ids(one, TEXT) for one in (read, given)))
-            yield from _file_compared(source / "tokenizer.json", read)
-        yield _of("chat template", read.chat_template, given.chat_template)
+            if type(read) is type(original):
+                yield _of("tokens of a text", *(_ids(one, TEXT) for one in (read, original)))
+            yield from _compare_file(source / "tokenizer.json", read)
+        yield _of("chat template", read.chat_template, original.chat_template)
     if words := cfg.get("new_tokens"):
-        added = read(list(words), add_special_tokens=False)["input_ids"]
-        lengths = [len(ids) for ids in added]
+        new_ids = read(list(words), add_special_tokens=False)["input_ids"]
+        lengths = [len(ids) for ids in new_ids]
         yield _of("number of tokens in each new token", lengths, [1] * len(words))
     whole = source if source and not words and not cfg.get("random_weights") else folder
-    yield from _scales_compared(whole, folder)
+    yield from _compare_scales(whole, folder)
     if hasattr(model.config, "quantization_config") or _is_quantized(whole):
         whole = folder
     most = getattr(model.config, "max_position_embeddings", 512)
@@ -58,10 +58,10 @@ def base_compared(
     if len(tokens) < _FEWEST_TOKENS:
         yield Comparison("loss of a text", skipped=TOO_LARGE)
     else:
-        yield _text_loss_compared(model, whole, tokens)
+        yield _compare_text_loss(model, whole, tokens)
 
 
-def _file_compared(file: Path, read: Any) -> Iterator[Comparison]:
+def _compare_file(file: Path, read: Any) -> Iterator[Comparison]:
     """Compare the tokens of a text with those of the file by itself, without a class around it."""
     if not file.is_file():
         return
@@ -74,7 +74,7 @@ def _file_compared(file: Path, read: Any) -> Iterator[Comparison]:
     yield Comparison(f"tokens of a text by {file.name}", ids, plain, library, advisory=True)
 
 
-def tokenizer_compared(folder: Path, tokenizer: Any) -> list[Comparison]:
+def compare_tokenizer(folder: Path, tokenizer: Any) -> list[Comparison]:
     """Compare the tokenizer that a stage used with the one that its folder has."""
     read = AutoTokenizer.from_pretrained(folder, **_LOCAL)
     return [
@@ -85,14 +85,14 @@ def tokenizer_compared(folder: Path, tokenizer: Any) -> list[Comparison]:
     ]
 
 
-def stops_compared(folder: Path, stops: Sequence[int]) -> Comparison:
+def compare_stops(folder: Path, stops: Sequence[int]) -> Comparison:
     """Compare the tokens that were trained to stop with those at which `generate` stops."""
     read = GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id
     plain = read if isinstance(read, list) else [] if read is None else [read]
     return _of("stop tokens of generation", sorted(stops), sorted(plain))
 
 
-def _text_loss_compared(model: Any, folder: Path, tokens: Sequence[int]) -> Comparison:
+def _compare_text_loss(model: Any, folder: Path, tokens: Sequence[int]) -> Comparison:
     """Compare the loss of a text by a loaded model with that of the model in a folder."""
     plain = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, use_safetensors=True, **_LOCAL
@@ -109,13 +109,13 @@ def _loss(model: Any, tokens: Sequence[int]) -> float:
     return float(F.cross_entropy(model(input_ids=ids).logits[0, :-1].float(), ids[0, 1:]))
 
 
-def _scales_compared(source: Path, folder: Path) -> Iterator[Comparison]:
+def _compare_scales(source: Path, folder: Path) -> Iterator[Comparison]:
     """Compare a weight in FP8, times its scales, with the plain weight of the same name."""
-    stored, plain = _tensors(source), _tensors(folder)
-    name = next((name for name in plain if f"{name}{_SCALE}" in stored), None)
+    source_tensors, plain = _tensors(source), _tensors(folder)
+    name = next((name for name in plain if f"{name}{_SCALE}" in source_tensors), None)
     if source == folder or name is None:
         return
-    weight, scale = (_tensor(stored, one).float() for one in (name, f"{name}{_SCALE}"))
+    weight, scale = (_tensor(source_tensors, one).float() for one in (name, f"{name}{_SCALE}"))
     if scale.dim() == weight.dim():
         block = [-(-side // parts) for side, parts in zip(weight.shape, scale.shape, strict=True)]
         # The last block of a side can be a part of one, so blocks have a power of two.
@@ -130,11 +130,11 @@ def _scales_compared(source: Path, folder: Path) -> Iterator[Comparison]:
 
 def _tensors(folder: Path) -> dict[str, Path]:
     """The files of the weights in a folder, by name."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for file in weight_files(folder):
         with safe_open(file, framework="pt") as weights:
-            found |= dict.fromkeys(weights.keys(), file)
-    return found
+            files |= dict.fromkeys(weights.keys(), file)
+    return files
 
 
 def _tensor(files: dict[str, Path], name: str) -> Tensor:

@@ -33,7 +33,7 @@ def pieces_of(rows: NDArray[np.void]) -> Iterator[Piece]:
         for start, end in zip(starts.tolist(), ends, strict=True):
             mask = (row["flags"][start:end] & _TRAINED).astype(bool)
             if mask.any():
-                # What follows the last trained token has no loss.
+                # Tokens behind the last trained one have no loss.
                 last = int(np.flatnonzero(mask)[-1]) + 1
                 yield row["tokens"][start : start + last].tolist(), mask[:last].tolist()
 
@@ -58,11 +58,11 @@ def load(folder: Path, bits: str | None = None, device: torch.device | None = No
             bnb_4bit_quant_type="nf4",
             bnb_4bit_compute_dtype=torch.float32,
         )
-        # It can't be moved afterwards.
+        # The model can't be moved afterwards.
         keywords["device_map"] = {"": device}
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **_LOCAL, **keywords)
     if bits == "4bit":
-        # Their values alone: the library's product for CPUs refuses narrow layers.
+        # Only the values count: the library's product for CPUs refuses narrow layers.
         model.dequantize()
         return model.float().eval()
     return model.eval().to(device)
@@ -78,7 +78,7 @@ def _base_of(folder: Path) -> Path | None:
 
 
 def log_probabilities(model: Any, tokens: Sequence[int], mask: Sequence[bool]) -> torch.Tensor:
-    """Those of the masked tokens of a document, given the tokens before them, nats, fp32."""
+    """Log-probabilities of a document's masked tokens after those before them, nats, fp32."""
     ids = torch.tensor([tokens], device=model.device)
     chosen = torch.tensor(mask[1:], device=model.device)
     logits = model(input_ids=ids).logits[0, :-1].float()

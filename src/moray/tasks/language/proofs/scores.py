@@ -22,7 +22,7 @@ _CPU = torch.device("cpu")
 _CLOSE = {False: 1e-4, True: 2e-2}
 
 
-def scores_compared(
+def compare_scores_with_plain(
     models: Mapping[str, Path],
     rows: NDArray[np.void],
     segments: NDArray[np.int64],
@@ -72,7 +72,7 @@ def _piece(rows: NDArray[np.void], start: int, length: int) -> tuple[list[int], 
 
 
 @dataclass(frozen=True)
-class Continued:
+class Continuation:
     """A prompt and its continuation, including the stop token, as tokens.
 
     `text` is what the continuation adds to the prompt, without the stop token.
@@ -83,9 +83,9 @@ class Continued:
     text: str
 
 
-def continuations_compared(
+def compare_continuations(
     models: Mapping[str, Path],
-    samples: Mapping[str, Sequence[Continued]],
+    samples: Mapping[str, Sequence[Continuation]],
     temperature: float,
     top_p: float,
     seconds: float,
@@ -96,9 +96,9 @@ def continuations_compared(
     Without a temperature, those are the likeliest at their places; else those of the smallest set
     that has `top_p` of the probability. And count the texts that make a prompt's text that of all
     tokens, which of a first word without its space isn't so. Other arguments are those of
-    `scores_compared`.
+    `compare_scores_with_plain`.
     """
-    # That of a base model may lack the template's tokens.
+    # The tokenizer of a base model may lack the template's tokens.
     *_, last = models.values()
     tokenizer: Any = AutoTokenizer.from_pretrained(
         last, local_files_only=True, trust_remote_code=False
@@ -123,7 +123,7 @@ def continuations_compared(
         yield Comparison(what, len(few), fitting, transformers_version(), len(few))
 
 
-def _fits(tokenizer: Any, sample: Continued) -> bool:
+def _fits(tokenizer: Any, sample: Continuation) -> bool:
     """Whether a prompt with its continuation reads as all tokens do, up to the stop token.
 
     White space at the end doesn't count: some tokenizers put it before another token only.
@@ -133,7 +133,7 @@ def _fits(tokenizer: Any, sample: Continued) -> bool:
         for tokens in (sample.prompt, [*sample.prompt, *sample.new])
     )
     if not whole.startswith(prompt):
-        # Where decoding changes the end of the prompt, nothing is the continuation's alone.
+        # If decoding changes the end of the prompt, nothing is the continuation's alone.
         return True
     stop = str(tokenizer.decode([sample.new[-1]], clean_up_tokenization_spaces=False))
     read = {whole.removesuffix(stop).rstrip()}
@@ -144,7 +144,7 @@ def _fits(tokenizer: Any, sample: Continued) -> bool:
 
 @torch.no_grad()
 def _num_possible(
-    model: torch.nn.Module, sample: Continued, temperature: float, top_p: float, close: float
+    model: torch.nn.Module, sample: Continuation, temperature: float, top_p: float, close: float
 ) -> int:
     ids = torch.tensor([[*sample.prompt, *sample.new]])
     logits = model(input_ids=ids).logits[0, len(sample.prompt) - 1 : -1].double()

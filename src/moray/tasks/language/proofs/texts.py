@@ -16,14 +16,14 @@ from moray.proofs.comparison import Comparison, transformers_version
 _SHOWN, _BEFORE = 40, 10
 
 
-def texts_compared(folder: Path, documents: Sequence[Document]) -> Iterator[Comparison]:
+def compare_texts(folder: Path, documents: Sequence[Document]) -> Iterator[Comparison]:
     """Compare the tokens of documents' texts with those of `tokenizer.json`, and what they lose.
 
     Transformers may make others, by the tokenizer's class. And the texts are compared with what
     their tokens decode to.
 
     Many tokenizers lose something: line breaks, upper case, accents, characters that they don't
-    know. A model can't learn what it never sees, so a difference is told, and never refused.
+    know. A model can't learn what it never sees, so a difference is reported, and never refused.
 
     Args:
         folder: the tokenizer's.
@@ -33,7 +33,7 @@ def texts_compared(folder: Path, documents: Sequence[Document]) -> Iterator[Comp
         folder, local_files_only=True, trust_remote_code=False
     )
     plain = _alone(folder / "tokenizer.json")
-    equal = lost = 0
+    equal = num_lost = 0
     first: tuple[str, str] | None = None
     for document in documents:
         texts = list(_texts(document))
@@ -45,7 +45,7 @@ def texts_compared(folder: Path, documents: Sequence[Document]) -> Iterator[Comp
             decoded = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
             # Tokenizers of SentencePiece put a space in front of a text, or take it away.
             if decoded.removeprefix(" ") != text.removeprefix(" "):
-                lost, first = lost + 1, first or (text, decoded)
+                num_lost, first = num_lost + 1, first or (text, decoded)
                 break
     if plain:
         library, what = (
@@ -53,7 +53,9 @@ def texts_compared(folder: Path, documents: Sequence[Document]) -> Iterator[Comp
             "documents with the tokens of tokenizer.json",
         )
         yield Comparison(what, len(documents), equal, library, len(documents), advisory=True)
-    what = f"text of {lost:,} document{'s' * (lost != 1)}" if lost else "text of documents"
+    what = (
+        f"text of {num_lost:,} document{'s' * (num_lost != 1)}" if num_lost else "text of documents"
+    )
     text, decoded = first or ("equal", "equal")
     part = slice(at := _first_difference(text, decoded), at + _SHOWN)
     yield Comparison(

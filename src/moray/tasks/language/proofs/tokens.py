@@ -18,7 +18,7 @@ from transformers import AutoTokenizer, GenerationConfig
 
 from moray.corpus.dataset import Document
 from moray.proofs.comparison import Comparison, transformers_version
-from moray.tasks.language.proofs.texts import texts_compared
+from moray.tasks.language.proofs.texts import compare_texts
 
 Piece = tuple[NDArray[Any], NDArray[np.bool_]]
 """Tokens of a part of a document, and whether each is trained, both of shape (length,)."""
@@ -29,7 +29,7 @@ _TODAY = (
     "{% macro strftime_now(form) %}{% if form == '%Y-%m-%d' %}2024-07-26{% else %}26 Jul 2024"
     "{% endif %}{% endmacro %}"
 )
-# What a generation prompt can end in, so that an answer that begins with it is trained without.
+# A generation prompt can end in it; then an answer that begins with it is trained without it.
 _OPENING_TAG = re.compile(r"^\s*<[^<>]+>\s*")
 # Characters of a text that are shown.
 _SHOWN = 60
@@ -37,7 +37,7 @@ _SHOWN = 60
 
 @dataclass(frozen=True)
 class Difference:
-    """What differs in one document.
+    """A difference in one document.
 
     Attributes:
         document: its place among those that were compared.
@@ -54,7 +54,7 @@ class Difference:
     expected: str
 
 
-def tokens_compared(
+def compare_tokens(
     folder: Path,
     documents: Sequence[Document],
     pieces: Sequence[Sequence[Piece]],
@@ -75,9 +75,9 @@ def tokens_compared(
     """
     plain = _Plain(folder, chat_template, bos)
     return [
-        found
+        difference
         for number, (document, parts) in enumerate(zip(documents, pieces, strict=True))
-        for found in plain.differences(number, document, parts, only_last)
+        for difference in plain.differences(number, document, parts, only_last)
     ]
 
 
@@ -91,9 +91,9 @@ def stored_pieces(
         segments: offset in the flattened rows, length and document of each piece, sorted by
             offset, shape (pieces, 3 or more).
     """
-    found: list[list[Piece]] = [[] for _ in range(count)]
+    pieces: list[list[Piece]] = [[] for _ in range(count)]
     length = rows["tokens"].shape[1]
-    # Of a document that goes on in other rows, all pieces but the last one fill a row.
+    # If a document goes on in other rows, all of its pieces but the last one fill a row.
     for start, size, document, *_ in segments[np.argsort(-segments[:, 1], kind="stable")].tolist():
         if document >= count:
             continue
@@ -101,11 +101,11 @@ def stored_pieces(
         part = slice(column, column + size)
         flags = rows["flags"][row, part]
         if not flags[0] & _REJECTED:
-            found[document].append((rows["tokens"][row, part], (flags & _TRAINED).astype(bool)))
-    return found
+            pieces[document].append((rows["tokens"][row, part], (flags & _TRAINED).astype(bool)))
+    return pieces
 
 
-def split_compared(
+def compare_split(
     folder: Path,
     documents: Sequence[Document],
     rows: NDArray[np.void],
@@ -114,8 +114,8 @@ def split_compared(
 ) -> Iterator[Comparison]:
     """Compare the tokens of a split's first documents, and the texts that are trained.
 
-    What a template makes of an answer is a property of the user's model, so it is told and not
-    refused. Rows and segments are those of `stored_pieces`.
+    What a template makes of an answer is a property of the user's model, so it is reported
+    and not refused. Rows and segments are those of `stored_pieces`.
 
     Args:
         folder: the tokenizer's.
@@ -123,14 +123,14 @@ def split_compared(
         cfg: what the tokens were made by.
     """
     pieces = stored_pieces(rows, segments, len(documents))
-    kept = [(row, parts) for row, parts in zip(documents, pieces, strict=True) if parts]
-    if not kept:
+    pairs = [(row, parts) for row, parts in zip(documents, pieces, strict=True) if parts]
+    if not pairs:
         yield Comparison("tokens of documents", skipped="none of the first ones was kept")
         return
-    found = tokens_compared(
+    differences = compare_tokens(
         folder,
-        [row for row, _ in kept],
-        [parts for _, parts in kept],
+        [row for row, _ in pairs],
+        [parts for _, parts in pairs],
         cfg["chat_template"],
         cfg.get("bos", "auto"),
         cfg["mask_history"],
@@ -139,16 +139,16 @@ def split_compared(
         ("tokens of documents", ("tokens",), False),
         ("text that is trained", ("missing", "stop", "added"), True),
     ):
-        first = next((one for one in found if one.kind in kinds), None)
+        first = next((one for one in differences if one.kind in kinds), None)
         yield Comparison(
             what,
             first.stored if first else "equal",
             first.expected if first else "equal",
             transformers_version(),
-            len(kept),
+            len(pairs),
             advisory=advisory,
         )
-    yield from texts_compared(folder, [row for row, _ in kept])
+    yield from compare_texts(folder, [row for row, _ in pairs])
 
 
 class _Plain:
@@ -174,15 +174,15 @@ class _Plain:
         added = self.tokenizer.added_tokens_decoder.items()
         others = {token for token, word in added if word.special}
         self.stops = {*stops, *(others - {self.tokenizer.unk_token_id})}
-        self.stop_texts = [_squeezed(self.tokenizer.decode([stop])) for stop in self.stops]
+        self.stop_texts = [_squeeze(self.tokenizer.decode([stop])) for stop in self.stops]
 
     def differences(
         self, number: int, document: Document, pieces: Sequence[Piece], only_last: bool
     ) -> Iterator[Difference]:
         forms = list(self._forms(document))
-        places = ((form, _placed(form, pieces)) for form in forms)
-        tokens, placed = next((both for both in places if both[1]), (forms[0], None))
-        if placed is None:
+        places = ((form, _place(form, pieces)) for form in forms)
+        tokens, placement = next((both for both in places if both[1]), (forms[0], None))
+        if placement is None:
             stored = list(chain.from_iterable(ids.tolist() for ids, _ in pieces))
             pairs = enumerate(zip(stored, tokens, strict=False))
             at = next((place for place, (one, other) in pairs if one != other), 0)
@@ -190,11 +190,11 @@ class _Plain:
             return
         runs = [
             [token for _, token in run]
-            for trained, run in groupby(zip(placed.mask, tokens, strict=True), itemgetter(0))
+            for trained, run in groupby(zip(placement.mask, tokens, strict=True), itemgetter(0))
             if trained
         ]
-        # What is cut ends anywhere.
-        if not placed.is_whole and not (runs and runs[-1][-1] in self.stops):
+        # A document that was cut ends anywhere.
+        if not placement.is_whole and not (runs and runs[-1][-1] in self.stops):
             return
         if "messages" in document:
             everything = self.tokenizer.decode(tokens)
@@ -219,7 +219,7 @@ class _Plain:
         filled = [message | {"content": message.get("content") or ""} for message in messages]
         template = _TODAY + self.tokenizer.get_chat_template(self.template, tools)
         failure: Exception | None = None
-        found = []
+        variants = []
         for form in (messages, filled):
             # gpt-oss has another name for reasoning.
             thinking = [
@@ -228,28 +228,28 @@ class _Plain:
                 else message
                 for message in form
             ]
-            for named in (form, thinking):
+            for variant in (form, thinking):
                 try:
                     text = self.tokenizer.apply_chat_template(
-                        named, tools, chat_template=template, tokenize=False
+                        variant, tools, chat_template=template, tokenize=False
                     )
                 except Exception as error:  # a template's code can raise anything
                     failure = error
                 else:
-                    found.append(self._ids(text))
-        if failure and not found:
+                    variants.append(self._ids(text))
+        if failure and not variants:
             raise failure
-        yield from found
+        yield from variants
 
     def _completion(
         self, number: int, document: Document, trained: list[int]
     ) -> Iterator[Difference]:
-        """What differs in a text or a completion that is there to its end."""
+        """Differences in a text or a completion that is there to its end."""
         expected = document.get("text", document.get("completion", ""))
         if not trained or trained[-1] != self.tokenizer.eos_token_id:
             yield Difference(number, "stop", self._text(trained[-8:]), self.tokenizer.eos_token)
             return
-        # Without a BOS token in front of the text, its first token is trained nowhere.
+        # The first token of a text is only trained if a BOS token is in front of it.
         ids = self._ids(expected)
         has_own = bool(self.opening) and ids[:1] == self.opening
         first = 0 if document.get("prompt") or (self.opening and not has_own) else 1
@@ -276,7 +276,7 @@ class _Plain:
         runs: list[list[int]],
         only_last: bool,
     ) -> Iterator[Difference]:
-        """What differs in the answers: their texts are looked for in what is trained, in turn."""
+        """Differences in the answers: their texts must be in the trained text, in their order."""
         answers = [
             message
             for message in json.loads(document["messages"])
@@ -287,24 +287,24 @@ class _Plain:
                 yield Difference(number, "stop", self._text(run[-8:]), self.tokenizer.eos_token)
         if only_last:
             answers = answers[-1:]
-        # Without their stop tokens.
+        # The trained texts without their stop tokens.
         exact = [self.tokenizer.decode(run[:-1]).strip(" ") for run in runs]
-        text, place, has_format = _squeezed("".join(map(self.tokenizer.decode, runs))), 0, False
+        text, place, has_format = _squeeze("".join(map(self.tokenizer.decode, runs))), 0, False
         for message in answers:
-            # What templates put around calls and reasoning is a part of them.
+            # Text that templates put around calls and reasoning is a part of them.
             has_format |= bool(message.get("tool_calls") or message.get("reasoning_content"))
             for part in _parts(message):
                 own = part
-                if _squeezed(own) not in text[place:] and own in everything:
+                if _squeeze(own) not in text[place:] and own in everything:
                     own = _OPENING_TAG.sub("", own)
-                if (found := text.find(_squeezed(own), place)) < 0:
+                if (at := text.find(_squeeze(own), place)) < 0:
                     yield Difference(number, "missing", text[place : place + _SHOWN], part[:_SHOWN])
                     continue
-                if found > place and not has_format:
-                    yield Difference(number, "added", text[place:found][:_SHOWN], "")
-                if not has_format and own.strip(" ") not in exact and found == place:
+                if at > place and not has_format:
+                    yield Difference(number, "added", text[place:at][:_SHOWN], "")
+                if not has_format and own.strip(" ") not in exact and at == place:
                     yield Difference(number, "white_space", repr(exact)[:_SHOWN], part[:_SHOWN])
-                place = found + len(_squeezed(own))
+                place = at + len(_squeeze(own))
             has_format = bool(message.get("tool_calls"))
             place = len(text) - len(self._behind_stop(text[place:]))
         if place < len(text) and not has_format:
@@ -325,14 +325,14 @@ class _Plain:
 
 
 @dataclass(frozen=True)
-class _Placed:
-    """Which tokens of a document its pieces train, and whether they reach its end."""
+class _Placement:
+    """The trained tokens of a document by its pieces, and whether they reach its end."""
 
     mask: list[bool]
     is_whole: bool
 
 
-def _placed(tokens: list[int], pieces: Sequence[Piece]) -> _Placed | None:
+def _place(tokens: list[int], pieces: Sequence[Piece]) -> _Placement | None:
     """The pieces in their document; None if a piece isn't of these tokens.
 
     Each begins with the last token of the one before, or further behind.
@@ -347,7 +347,7 @@ def _placed(tokens: list[int], pieces: Sequence[Piece]) -> _Placed | None:
         for offset, is_trained in enumerate(trained.tolist()):
             mask[place + offset] |= is_trained
         start = place + len(part) - 1
-    return _Placed(mask, start == len(tokens) - 1)
+    return _Placement(mask, start == len(tokens) - 1)
 
 
 def _parts(message: dict[str, Any]) -> Iterator[str]:
@@ -363,5 +363,5 @@ def _parts(message: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def _squeezed(text: str) -> str:
+def _squeeze(text: str) -> str:
     return "".join(text.split())

@@ -20,7 +20,7 @@ from moray.config.tasks import FORMATS
 from moray.corpus.bad_rows import BadRows
 from moray.corpus.class_labels import class_names, with_names
 from moray.corpus.dataset import Document, RowError, content
-from moray.corpus.sources import Opened
+from moray.corpus.sources import OpenSource
 from moray.errors import UserError, first_line
 from moray.provenance.manifest import sha256_file
 from moray.tasks.language.formats import Shape, document
@@ -31,7 +31,7 @@ Row = dict[str, Any]
 Rows = Iterator[tuple[str, Row | RowError]]
 """Places in a file, and the rows there, or what is wrong with them."""
 
-# What pyarrow calls the compression of files of an ending.
+# The names in pyarrow of the compressions, by the ending of files.
 _COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
 
 # A value of CSV in quotes, in which quotes are doubled.
@@ -41,30 +41,32 @@ _QUOTED = re.compile(r'"(?:[^"]|"")*"')
 _TEXT_BYTES = 4 * 2**20
 
 
-def opened(section: LocalFiles, files: Mapping[str, list[str]], temporary: Path) -> Opened:
+def open_source(section: LocalFiles, files: Mapping[str, list[str]], temporary: Path) -> OpenSource:
     """Open the files of each split."""
-    found = {split: {name: Path(name) for name in names} for split, names in files.items()}
-    return opened_files(section, found)
+    paths = {split: {name: Path(name) for name in names} for split, names in files.items()}
+    return open_files(section, paths)
 
 
-def opened_files(section: LocalFiles | Url, found: Mapping[str, Mapping[str, Path]]) -> Opened:
+def open_files(section: LocalFiles | Url, by_split: Mapping[str, Mapping[str, Path]]) -> OpenSource:
     """Open files that are known under other names, which are in errors and in the description."""
     bad_rows = BadRows(section.bad_rows)
     shape = Shape(section.format, section.columns, section.system, bad_rows)
-    given = {
+    splits = {
         split: partial(documents, files, replace(shape, bad_rows=bad_rows.of(split)))
-        for split, files in found.items()
+        for split, files in by_split.items()
     }
-    every = {name: file for files in found.values() for name, file in files.items()}
+    every = {name: file for files in by_split.values() for name, file in files.items()}
     origin = {"files": {name: sha256_file(file) for name, file in every.items()}}
-    return Opened(given, origin, bad_rows=bad_rows, columns=shape.seen, remarks=shape.remarks)
+    return OpenSource(
+        splits, origin, bad_rows=bad_rows, columns=shape.table_columns, remarks=shape.remarks
+    )
 
 
-def place_of(wanted: Document, section: LocalFiles, files: Mapping[str, list[str]]) -> str | None:
+def place_of(target: Document, section: LocalFiles, files: Mapping[str, list[str]]) -> str | None:
     """The file of a document and the location in it; None if it isn't there any more."""
     shape = Shape(section.format, section.columns, section.system, BadRows(section.bad_rows))
     every = {name: Path(name) for names in files.values() for name in names}
-    same = (place for place, one in _placed(every, shape) if content(one) == content(wanted))
+    same = (place for place, one in _with_places(every, shape) if content(one) == content(target))
     try:
         return next(same, None)
     except UserError:
@@ -77,10 +79,10 @@ def documents(files: Mapping[str, Path], shape: Shape) -> Iterator[Document]:
     Raises:
         UserError: if a file can't be read; it names the file and the location in it.
     """
-    return (document for _, document in _placed(files, shape))
+    return (document for _, document in _with_places(files, shape))
 
 
-def _placed(files: Mapping[str, Path], shape: Shape) -> Iterator[tuple[str, Document]]:
+def _with_places(files: Mapping[str, Path], shape: Shape) -> Iterator[tuple[str, Document]]:
     """The documents, each with its file and the location in it."""
     for name, file in files.items():
         try:
@@ -91,7 +93,7 @@ def _placed(files: Mapping[str, Path], shape: Shape) -> Iterator[tuple[str, Docu
                         raise row
                     yield place, document(row, shape)
                 except RowError as error:
-                    shape.bad_rows.meet(place, _explained(error, location, name, file, shape))
+                    shape.bad_rows.meet(place, _explain(error, location, name, file, shape))
         except UserError as error:
             path = error.path.replace(str(file), name)
             raise UserError(path, error.problem, error.remedy) from error
@@ -101,11 +103,11 @@ def _placed(files: Mapping[str, Path], shape: Shape) -> Iterator[tuple[str, Docu
             ) from error
 
 
-def _explained(error: RowError, location: str, name: str, file: Path, shape: Shape) -> RowError:
+def _explain(error: RowError, location: str, name: str, file: Path, shape: Shape) -> RowError:
     """The error of a row, or of its file if that is one JSON object with all rows."""
     if location != "line 1" or not _kind(file).startswith((".json", ".ndjson")):
         return error
-    with _opened(file) as stream:
+    with _open(file) as stream:
         value = only_value(stream)
     format = FORMATS[shape.format]
     columns, nested = (
@@ -133,43 +135,43 @@ def _read(file: Path) -> Rows:
     return _READERS[kind](file)
 
 
-def _opened(file: Path) -> io.BufferedReader:
+def _open(file: Path) -> io.BufferedReader:
     compression = _COMPRESSED.get(file.suffix.lower())
     return io.BufferedReader(pa.input_stream(str(file), compression=compression))
 
 
 def _text(file: Path) -> Rows:
-    with _opened(file) as stream:
+    with _open(file) as stream:
         offset = 0
         while part := stream.read(_TEXT_BYTES):
             # Up to the end of a line, so that no character is cut.
             part += stream.readline()
-            yield f"byte {offset}", {"text": _decoded(file, part, offset)}
+            yield f"byte {offset}", {"text": _decode(file, part, offset)}
             offset += len(part)
 
 
 def _json_lines(file: Path) -> Rows:
-    with _opened(file) as stream:
+    with _open(file) as stream:
         for number, line in enumerate(_lines(file, stream), 1):
             if line.strip():
-                yield f"line {number}", _of_line(file, line.rstrip("\r\n"), number)
+                yield f"line {number}", _row_of_line(file, line.rstrip("\r\n"), number)
 
 
 def _json_file(file: Path) -> Rows:
     """A list of rows, or one row per line, which is common too."""
-    with _opened(file) as stream:
+    with _open(file) as stream:
         start = stream.peek(64).lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
         if start != b"[":
             yield from _json_lines(file)
             return
-        rows = _json(file, _decoded(file, stream.read(), 0), 1)
+        rows = _json(file, _decode(file, stream.read(), 0), 1)
         for number, row in enumerate(rows, 1):
             yield f"entry {number}", _mapping(row)
 
 
 def _csv(file: Path, delimiter: str = ",", quoted: bool = True) -> Rows:
     csv.field_size_limit(sys.maxsize)
-    with _opened(file) as stream:
+    with _open(file) as stream:
         quoting: Any = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
         lines = _lines(file, stream)
         reader = csv.DictReader(lines, delimiter=delimiter, strict=True, quoting=quoting)
@@ -209,11 +211,11 @@ def _has_quoted_values(file: Path) -> bool:
     column. So quotes surround values if the lines of the file can't be rows, but are with quotes;
     or if they can, and each value that begins with a quote was written so.
     """
-    with _opened(file) as stream:
+    with _open(file) as stream:
         lines = (line.rstrip("\r\n").split("\t") for line in _lines(file, stream) if line.strip())
         header = next(lines, [])
         rows, rows_are_lines, well_formed = 0, True, True
-        # Of each column, values in quotes, and those that would need none.
+        # For each column, values in quotes, and those that would need none.
         quoted, needless = Counter[int](), Counter[int]()
         for values in lines:
             rows += 1
@@ -255,8 +257,8 @@ def _check_header(names: Sequence[str], place: str) -> None:
 def _parquet(file: Path) -> Rows:
     with pq.ParquetFile(file) as table:
         _check_header(table.schema_arrow.names, str(file))
-        described = class_names(table.schema_arrow)
-        converted = TableRows(table.schema_arrow, str(file))
+        names = class_names(table.schema_arrow)
+        table_rows = TableRows(table.schema_arrow, str(file))
         number = 0
         for batch in table.iter_batches(batch_size=1000):
             try:
@@ -270,7 +272,7 @@ def _parquet(file: Path) -> Rows:
             for row in rows:
                 number += 1
                 try:
-                    yield f"row {number}", with_names(converted.as_json(row), described)
+                    yield f"row {number}", with_names(table_rows.as_json(row), names)
                 except RowError as error:
                     yield f"row {number}", error
 
@@ -289,11 +291,11 @@ _READERS: dict[str, Callable[[Path], Rows]] = {
 def _lines(file: Path, stream: io.BufferedReader) -> Iterator[str]:
     offset = 0
     for line in stream:
-        yield _decoded(file, line, offset)
+        yield _decode(file, line, offset)
         offset += len(line)
 
 
-def _decoded(file: Path, content: bytes, offset: int) -> str:
+def _decode(file: Path, content: bytes, offset: int) -> str:
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
@@ -311,28 +313,28 @@ def _json(file: Path, text: str, line: int) -> Any:
         return json.loads(text, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         if "\n" not in text and getattr(error, "pos", None) == len(text):
-            # As a value over several lines begins.
+            # The line may be the beginning of a value over several lines.
             raise UserError(
                 f"{file}, line {line}",
                 "got the beginning of a JSON value, expected a whole one",
                 "write each row on one line, or all rows as a list in a .json file",
             ) from error
-        found = line + getattr(error, "lineno", 1) - 1
+        error_line = line + getattr(error, "lineno", 1) - 1
         raise UserError(
-            f"{file}, line {found}", f"invalid JSON ({getattr(error, 'msg', error)})", "fix it"
+            f"{file}, line {error_line}", f"invalid JSON ({getattr(error, 'msg', error)})", "fix it"
         ) from error
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object; Python's own keeps the last of two values."""
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         name, times = Counter(name for name, _ in pairs).most_common(1)[0]
         raise ValueError(f"the key {name} is there {times} times")
-    return made
+    return mapping
 
 
-def _of_line(file: Path, line: str, number: int) -> Row | RowError:
+def _row_of_line(file: Path, line: str, number: int) -> Row | RowError:
     try:
         return _mapping(_json(file, line, number))
     except UserError as error:

@@ -1,4 +1,4 @@
-"""What is wrong with a JSON file that is one value with all rows in it, and how to unpack it."""
+"""Faults of a JSON file that is one value with all rows in it, and how to unpack it."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from moray.corpus.dataset import RowError
 _EXPECTED = "expected a list of rows"
 # The ending of a file with a row on each line, which may be compressed.
 _LINES = re.compile(r"\.(jsonl|ndjson)(?=(\.\w+)?$)", re.IGNORECASE)
-# Of a message in a conversation, which is a row's own.
+# Keys of a message in a conversation, which is a row's own.
 _OF_MESSAGES = {"content", "from", "role", "value"}
 
 
@@ -20,12 +20,12 @@ def only_value(lines: Iterator[bytes]) -> Any:
     """The value that a file consists of; None if it has a row per line, or isn't JSON."""
     first, second = next(lines, b""), next(filter(bytes.strip, lines), b"")
     # There may be many lines.
-    if second and any(isinstance(_parsed(line), dict) for line in (first, second)):
+    if second and any(isinstance(_parse(line), dict) for line in (first, second)):
         return None
-    return _parsed(b"".join((first, second, *lines)))
+    return _parse(b"".join((first, second, *lines)))
 
 
-def _parsed(content: bytes) -> Any:
+def _parse(content: bytes) -> Any:
     try:
         return json.loads(content)
     except (ValueError, RecursionError):
@@ -50,19 +50,19 @@ def misplaced_rows(value: Any, file: str, columns: Set[str], nested: Set[str]) -
     lists = [key for key, rows in value.items() if _are_rows(rows)]
     if lists and not columns & value.keys():
         problem = f"got an object with rows in {', '.join(lists)}, {_EXPECTED}"
-        return RowError(problem, _of_lists(lists, file))
+        return RowError(problem, _lists_command(lists, file))
     if nested & value.keys():
         return None
     if all(isinstance(row, dict) and row for row in value.values()):
         if not all(key.isdigit() for row in value.values() for key in row):
             return RowError(
-                f"got an object of rows, {_EXPECTED}", _unpacked(file, "list(table.values())")
+                f"got an object of rows, {_EXPECTED}", _unpack_command(file, "list(table.values())")
             )
-        # As pandas writes them, by column and number of the row.
-        return _of_columns(file, "zip(*(column.values() for column in table.values()))")
+        # Pandas writes tables so, by column and number of the row.
+        return _columns_command(file, "zip(*(column.values() for column in table.values()))")
     sizes = {len(column) if isinstance(column, list) else 0 for column in value.values()}
     if columns & value.keys() and len(sizes) == 1 and 0 not in sizes:
-        return _of_columns(file, "zip(*table.values())")
+        return _columns_command(file, "zip(*table.values())")
     return None
 
 
@@ -74,23 +74,23 @@ def _are_rows(value: Any) -> bool:
     )
 
 
-def _of_columns(file: str, rows: str) -> RowError:
+def _columns_command(file: str, rows: str) -> RowError:
     return RowError(
         f"got an object of columns, {_EXPECTED}",
-        _unpacked(file, f"[dict(zip(table, row)) for row in {rows}]"),
+        _unpack_command(file, f"[dict(zip(table, row)) for row in {rows}]"),
     )
 
 
-def _of_lists(keys: list[str], file: str) -> str:
+def _lists_command(keys: list[str], file: str) -> str:
     if len(keys) == 1:
-        return _unpacked(file, f"table[{keys[0]!r}]")
+        return _unpack_command(file, f"table[{keys[0]!r}]")
     targets = {key: _beside(file, key) for key in keys}
-    named = ", ".join(f"{key}: {target}" for key, target in targets.items())
-    written = (f"json.dump(table[{key!r}], open({targets[key]!r}, 'w'))" for key in keys)
-    return _command(file, "; ".join(written), f"path: {{{named}}}")
+    paths = ", ".join(f"{key}: {target}" for key, target in targets.items())
+    commands = (f"json.dump(table[{key!r}], open({targets[key]!r}, 'w'))" for key in keys)
+    return _command(file, "; ".join(commands), f"path: {{{paths}}}")
 
 
-def _unpacked(file: str, rows: str) -> str:
+def _unpack_command(file: str, rows: str) -> str:
     target = _beside(file, "rows")
     return _command(file, f"json.dump({rows}, open({target!r}, 'w'))", target)
 

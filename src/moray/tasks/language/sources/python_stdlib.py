@@ -12,18 +12,22 @@ from pathlib import Path
 
 from moray.config.schema.datasets import PythonStdlib
 from moray.corpus.dataset import Document
-from moray.corpus.sources import Opened
+from moray.corpus.sources import OpenSource
 
 # Not library code: tests, bundled wheels and generated tables.
 _LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 _LEFT_OUT |= {"_sysconfigdata", "pydoc_data", "lib2to3"}
 
 
-def opened(section: PythonStdlib, files: Mapping[str, list[str]], temporary: Path) -> Opened:
+def open_source(
+    section: PythonStdlib, files: Mapping[str, list[str]], temporary: Path
+) -> OpenSource:
     """Open modules, functions or pairs, by the format."""
     makers = {"text": modules, "prompt-completion": functions, "preference": pairs}
-    made = list(makers[section.format]())
-    return Opened({"train": made.__iter__}, {"revision": f"python {platform.python_version()}"})
+    documents = list(makers[section.format]())
+    return OpenSource(
+        {"train": documents.__iter__}, {"revision": f"python {platform.python_version()}"}
+    )
 
 
 def modules() -> Iterator[Document]:
@@ -42,12 +46,12 @@ def functions() -> Iterator[Document]:
 
     Both are dedented, so that prompt and completion together parse. Duplicates are left out.
     """
-    seen = set()
+    contents = set()
     for module in modules():
         for document in _functions_of(module["text"]):
             content = document["prompt"], document["completion"]
-            if content not in seen:
-                seen.add(content)
+            if content not in contents:
+                contents.add(content)
                 yield Document(group=module["group"], **document)
 
 

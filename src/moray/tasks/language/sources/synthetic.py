@@ -8,18 +8,18 @@ from pathlib import Path
 
 from moray.config.schema.datasets import Synthetic
 from moray.corpus.dataset import Document
-from moray.corpus.sources import Opened
+from moray.corpus.sources import OpenSource
 
 _SYLLABLES = [a + b for a in ("", *"bdfgklmnprstv") for b in ("a", "e", "i", "o", "u", "an", "er")]
 _WORDS, _SENTENCES = 8_000, 20_000
 _SENTENCES_OF_A_DOCUMENT = (3, 40)
 
 
-def opened(section: Synthetic, files: Mapping[str, list[str]], temporary: Path) -> Opened:
+def open_source(section: Synthetic, files: Mapping[str, list[str]], temporary: Path) -> OpenSource:
     """Open text of the size that the config names."""
     size = round(section.size_gb * 1e9)
     make = partial(documents, size, section.seed)
-    return Opened({"train": make}, {"bytes": size, "seed": section.seed})
+    return OpenSource({"train": make}, {"bytes": size, "seed": section.seed})
 
 
 def documents(num_bytes: int, seed: int) -> Iterator[Document]:
@@ -33,11 +33,11 @@ def documents(num_bytes: int, seed: int) -> Iterator[Document]:
     weights = list(accumulate(1 / rank for rank in range(1, _WORDS + 1)))
     sentences = []
     for _ in range(_SENTENCES):
-        drawn = draw.choices(words, cum_weights=weights, k=draw.randint(4, 20))
-        sentences.append(" ".join(drawn).capitalize() + ".")
-    written = 0
-    while written < num_bytes:
+        choice = draw.choices(words, cum_weights=weights, k=draw.randint(4, 20))
+        sentences.append(" ".join(choice).capitalize() + ".")
+    size = 0
+    while size < num_bytes:
         text = " ".join(draw.choices(sentences, k=draw.randint(*_SENTENCES_OF_A_DOCUMENT)))
-        text = text[: num_bytes - written]
-        written += len(text)
+        text = text[: num_bytes - size]
+        size += len(text)
         yield Document(text=text)

@@ -12,23 +12,23 @@ from tqdm import tqdm
 from moray.config.schema.datasets import Url
 from moray.config.splits import check_unmixed, paths_by_split
 from moray.console import terminal
-from moray.corpus.sources import Opened
+from moray.corpus.sources import OpenSource
 from moray.errors import UserError, first_line
 from moray.provenance.manifest import sha256_file
-from moray.provenance.space import check_space, of_full_disk
-from moray.tasks.language.sources.files import opened_files
+from moray.provenance.space import check_space, is_full_disk
+from moray.tasks.language.sources.files import open_files
 
 # Characters that make a path in an object store a glob.
 _MAGIC = set("*?[")
 
 
-def opened(section: Url, files: Mapping[str, list[str]], temporary: Path) -> Opened:
+def open_source(section: Url, files: Mapping[str, list[str]], temporary: Path) -> OpenSource:
     """Download the files of each split and open them."""
-    found: dict[str, dict[str, Path]] = {
+    by_split: dict[str, dict[str, Path]] = {
         split: fetch(urls, temporary / split, section.sha256)
         for split, urls in paths_by_split(section.url).items()
     }
-    return opened_files(section, found)
+    return open_files(section, by_split)
 
 
 def fetch(urls: list[str], folder: Path, sha256: str | None = None) -> dict[str, Path]:
@@ -43,51 +43,53 @@ def fetch(urls: list[str], folder: Path, sha256: str | None = None) -> dict[str,
     Raises:
         UserError: if a URL can't be read or matches nothing, or a file has another digest.
     """
-    fetched: dict[str, Path] = {}
+    targets: dict[str, Path] = {}
     for url in urls:
         try:
-            files, remote = _found(url)
+            files, remote = _find(url)
             check_unmixed([str(files.unstrip_protocol(name)) for name in remote], url, "url", url)
             for name in remote:
                 full = public(str(files.unstrip_protocol(name)))
-                if full in fetched:
+                if full in targets:
                     continue
                 # On web servers, names are full URLs, which may have a query after the path.
                 path = urlsplit(name).path if "://" in name else name
                 if Path(path).name in ("", ".."):
                     raise UserError(full, "the URL has no file name", "give the URL of a file")
-                target = folder / f"{len(fetched):05d}" / Path(path).name
+                target = folder / f"{len(targets):05d}" / Path(path).name
                 target.parent.mkdir(parents=True)
                 check_space(folder, files.size(name) or 0)
                 files.get_file(name, str(target), callback=_progress(target.name))
                 if not target.is_file():
                     raise UserError(full, "got a folder, expected a file", "list its files")
-                fetched[full] = target
+                targets[full] = target
         except UserError:
             raise
         # Each file system has its own exceptions.
         except Exception as error:
-            if of_full_disk(error):
+            if is_full_disk(error):
                 raise
             raise UserError(
                 public(url),
                 f"can't read the file ({first_line(error).replace(url, public(url))})",
                 "check the URL, the network and your credentials",
-                # With its cause, the trace in the log would contain the URL with its secrets.
+                # With its cause, the log would contain the URL with its secrets.
             ) from (error if public(url) == url else None)
     if sha256 is not None:
-        url, file = next(iter(fetched.items()))
-        if len(fetched) > 1:
+        url, file = next(iter(targets.items()))
+        if len(targets) > 1:
             raise UserError(
                 public(urls[0]),
-                f"got {len(fetched)} files, expected a single one with sha256 {sha256}",
+                f"got {len(targets)} files, expected a single one with sha256 {sha256}",
                 "give the URL of one file",
             )
-        if (found := sha256_file(file)) != sha256:
+        if (digest := sha256_file(file)) != sha256:
             raise UserError(
-                url, f"got a file with sha256 {found}, expected {sha256}", "check the URL or sha256"
+                url,
+                f"got a file with sha256 {digest}, expected {sha256}",
+                "check the URL or sha256",
             )
-    return fetched
+    return targets
 
 
 def public(url: str) -> str:
@@ -102,7 +104,7 @@ def public(url: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query=query).geturl()
 
 
-def _found(url: str) -> tuple[fsspec.AbstractFileSystem, list[str]]:
+def _find(url: str) -> tuple[fsspec.AbstractFileSystem, list[str]]:
     try:
         files, path = fsspec.core.url_to_fs(url)
     except (ImportError, ValueError) as error:
@@ -113,19 +115,19 @@ def _found(url: str) -> tuple[fsspec.AbstractFileSystem, list[str]]:
     # Web servers can't list files, and `?` begins a query in their URLs.
     if urlsplit(url).scheme in ("http", "https") or _MAGIC.isdisjoint(path):
         return files, [path]
-    found = files.glob(path, detail=True)
-    matches = sorted(name for name in found if found[name]["type"] == "file")
+    entries = files.glob(path, detail=True)
+    matches = sorted(name for name in entries if entries[name]["type"] == "file")
     if not matches:
         raise UserError(url, "the glob matches no files", "check the URL")
     return files, matches
 
 
 def _progress(name: str) -> TqdmCallback:
-    shown = {
+    options = {
         "desc": name,
         "unit": "B",
         "unit_scale": True,
         "file": terminal(),
         "disable": not terminal().isatty(),
     }
-    return TqdmCallback(tqdm_kwargs=shown, tqdm_cls=tqdm)
+    return TqdmCallback(tqdm_kwargs=options, tqdm_cls=tqdm)

@@ -26,7 +26,7 @@ def state_of(storage_path: str, run: str, fingerprint: str) -> Storage:
     """The state of a run, for its driver."""
     if not is_remote(storage_path):
         return FolderStorage(Path(storage_path, run, fingerprint))
-    # Of this start alone, so that workers of an earlier one share no file with it.
+    # The folder is this start's alone: workers of an earlier one share no file with it.
     work = scratch() / "runs" / f"{fingerprint}-{uuid.uuid4().hex[:8]}"
     return open_storage(work, Remote(f"{storage_path.rstrip('/')}/{run}/{fingerprint}", token=0))
 
@@ -35,8 +35,8 @@ def open_storage(work: Path, remote: Remote | None) -> Storage:
     """The state of a run, for its workers: where `remote` says, or in the work folder."""
     if remote is None:
         return FolderStorage(work)
-    opened: Storage = _bucket(remote.url).ObjectStorage(work, remote.url, remote.token)
-    return opened
+    storage: Storage = _bucket(remote.url).ObjectStorage(work, remote.url, remote.token)
+    return storage
 
 
 def storage_with(checkpoint: str) -> Storage:
