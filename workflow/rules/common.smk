@@ -195,7 +195,9 @@ def dataset_input(wildcards):
     files = DATASET_FILES[wildcards.dataset]
     for file in chain(*files.values()):
         if not os.path.exists(file) and not is_made(file):
-            sys.exit(str(inputs.missing_file_error(EXPERIMENT, wildcards.dataset, file)))
+            sys.exit(
+                str(inputs.missing_file_error(EXPERIMENT, wildcards.dataset, file))
+            )
     record = f"results/datasets/{wildcards.dataset}/dataset.json"
     check_made_of_this(record, recorded.other_rows, wildcards.dataset)
     return {split: by_content(own) for split, own in files.items()}
@@ -389,7 +391,9 @@ def check_finished_runs(jobs):
             for output in other.output
             if not os.path.exists(output)
         )
-        faults.append(inputs.retraining_error(job.wildcards.run, job.output.train, gone))
+        faults.append(
+            inputs.retraining_error(job.wildcards.run, job.output.train, gone)
+        )
     if faults:
         sys.exit("\n".join(map(str, faults)))
 
