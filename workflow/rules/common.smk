@@ -195,9 +195,8 @@ def dataset_input(wildcards):
     files = DATASET_FILES[wildcards.dataset]
     for file in chain(*files.values()):
         if not os.path.exists(file) and not is_made(file):
-            sys.exit(
-                str(inputs.missing_file_error(EXPERIMENT, wildcards.dataset, file))
-            )
+            fault = inputs.missing_file_error(EXPERIMENT, wildcards.dataset, file)
+            sys.exit(str(fault))
     record = f"results/datasets/{wildcards.dataset}/dataset.json"
     check_made_of_this(record, recorded.other_rows, wildcards.dataset)
     return {split: by_content(own) for split, own in files.items()}
@@ -223,10 +222,9 @@ def training_start(wildcards):
 
 
 def model_input(wildcards):
-    model = wildcards.model
-    record = f"results/models/{model}/manifest.json"
-    check_made_of_this(record, recorded.other_model, model)
-    return by_content(MODEL_FILES[model])
+    record = f"results/models/{wildcards.model}/manifest.json"
+    check_made_of_this(record, recorded.other_model, wildcards.model)
+    return by_content(MODEL_FILES[wildcards.model])
 
 
 def start_manifest(wildcards):
@@ -391,9 +389,8 @@ def check_finished_runs(jobs):
             for output in other.output
             if not os.path.exists(output)
         )
-        faults.append(
-            inputs.retraining_error(job.wildcards.run, job.output.train, gone)
-        )
+        run, record = job.wildcards.run, job.output.train
+        faults.append(inputs.retraining_error(run, record, gone))
     if faults:
         sys.exit("\n".join(map(str, faults)))
 
