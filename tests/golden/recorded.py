@@ -52,7 +52,7 @@ MADE_FROM: dict[str, tuple[str, ...]] = {
 
 
 def read() -> Record:
-    """What was recorded: by row, its version and results; and the versions of libraries."""
+    """What was recorded: by row, its version and results; and what is of no row."""
     recorded: Record = json.loads(FILE.read_text()) if FILE.is_file() else {}
     return recorded
 
@@ -114,7 +114,7 @@ def main() -> None:
         if same := [found[row] for row in found if versions[row] == RESULTS[row]]:
             sys.exit("\n".join(same))
     new = {row: {"version": RESULTS[row], "results": made[row]} for row in ROWS}
-    new = {"libraries": made["libraries"]} | new
+    new = {key: made[key] for key in ("libraries", "proofs")} | new
     # A line each, so that a difference shows which changed.
     lines = [f"{json.dumps(row)}: {json.dumps(new[row], ensure_ascii=False)}" for row in new]
     FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")

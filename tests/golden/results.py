@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Set
+import re
+from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def results(folder: Path, around: bool) -> dict[str, Any]:
 
     Returns:
         By row of `moray.config.versions.RESULTS`: digests of what is the same everywhere, and
-        figures. And the versions of libraries.
+        figures. And the versions of libraries, and what was compared with them as `proofs`.
     """
     write_data(folder / "data")
     make_all(folder, EXPERIMENT)
@@ -83,9 +84,30 @@ def results(folder: Path, around: bool) -> dict[str, Any]:
         trained = {run: _files(run, "history.jsonl", "train.json") for run in runs}
         found[f"finetune {task}"] = trained
         found[f"evaluate {task}"] = {run: _files(run, "eval.json") for run in runs}
+    found["proofs"] = _proofs()
     if around:
         found |= {name: _folder(str(made)) for name, made in folders_around(experiment).items()}
     return {"libraries": software(), **json.loads(json.dumps(found, sort_keys=True))}
+
+
+def _proofs() -> dict[str, list[str]]:
+    """By file, what its stage compared with plain libraries."""
+    files = sorted(Path("results").rglob("*.json"))
+    comparisons = {file: [*_comparisons(json.loads(file.read_text()))] for file in files}
+    return {
+        # Without the fingerprint of a store.
+        re.sub(r"-[0-9a-f]{8}(?=/)", "", str(file.relative_to("results"))): sorted({*found})
+        for file, found in comparisons.items()
+        if found
+    }
+
+
+def _comparisons(value: Any) -> Iterator[str]:
+    if isinstance(value, dict) and value.keys() >= {"what", "library", "skipped"}:
+        yield f"{value['what']} (skipped)" if value["skipped"] else value["what"]
+    elif isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _comparisons(each)
 
 
 def _only(folders: list[str]) -> str:

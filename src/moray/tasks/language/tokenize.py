@@ -69,8 +69,7 @@ def tokenize(
             recipe=cfg,
             splits=facts,
         )
-        # Other tasks may have tokens that are not those of their documents.
-        if proofs != "off" and hasattr(tokens, "compared"):
+        if proofs != "off":
             comparisons = collect("tokens", lambda: tokens.compare(dataset, model, output, cfg))
             proof = conclude(comparisons, proofs, f"datasets.{dataset.name}")
             write_proof(output, proof, [output / MANIFEST])
@@ -80,9 +79,8 @@ def tokenize(
             f"datasets.{dataset.name}: prompts and answers are text, so the model's chat template "
             "isn't used; write them as messages to use it"
         )
-    if hasattr(tokens, "warnings"):
-        for line in tokens.warnings(facts, f"datasets.{dataset.name}"):
-            say(line)
+    for line in tokens.warnings(facts, f"datasets.{dataset.name}"):
+        say(line)
 
 
 def _choose_packing(model: Path, packing: str | bool) -> bool:

@@ -1,7 +1,7 @@
 """The token store of a dataset: how its splits are tokenised and written.
 
-Each task on text has a module of this name, with functions `write_split` and `summary`; also
-`compared`, if its tokens are those of its documents, and `warnings`, if there are any.
+Each task on text has a module of this name, with functions `write_split`, `summary`, `compare` and
+`warnings`.
 """
 
 import os
