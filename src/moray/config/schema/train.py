@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from moray.config.schema.base import Fraction, PositiveInt, Section, Seed, added, execution_only
 
 StrategyName = Literal["ddp", "fsdp2", "deepspeed"]
+OptimizerName = Literal["adamw", "adamw_8bit", "muon", "adafactor"]
 Part = Literal["parameters", "gradients", "optimizer"]
 
 
@@ -25,7 +26,7 @@ class StrategyFacts:
         library: optional library that it needs, and the extra of that name.
         deterministic: whether it is documented to be deterministic on GPUs.
         quantizes: whether a frozen base can be quantized.
-        takes_adamw_8bit: whether it steps with any optimizer, and not with copies of its own.
+        takes_any_optimizer: whether it steps with any optimizer, and not with copies of its own.
     """
 
     sharded: frozenset[Part] = frozenset()
@@ -33,7 +34,7 @@ class StrategyFacts:
     library: str | None = None
     deterministic: bool = True
     quantizes: bool = False
-    takes_adamw_8bit: bool = True
+    takes_any_optimizer: bool = True
 
 
 _ALL: frozenset[Part] = frozenset(("parameters", "gradients", "optimizer"))
@@ -47,7 +48,7 @@ STRATEGIES: dict[StrategyName, StrategyFacts] = {
         copies_weights=True,
         library="deepspeed",
         deterministic=False,
-        takes_adamw_8bit=False,
+        takes_any_optimizer=False,
     ),
 }
 
@@ -138,11 +139,15 @@ class Train(Section):
         description="Maximum number of rows in a worker's forward pass. `auto`: on a GPU, as many "
         "as fit into its memory by the plan of `moray plan`, for runs on language; otherwise 8.",
     )
-    optimizer: Literal["adamw", "adamw_8bit"] = added(
+    optimizer: OptimizerName = added(
         "adamw",
         description="`adamw`: AdamW (Loshchilov and Hutter, 2019), whose two moments take 8 bytes "
-        "for each trained weight. `adamw_8bit`: in 8 bits, they take 2 (Dettmers et al., 2022). "
-        "Needs the optional `qlora` extra and `strategy: ddp` or `fsdp2`.",
+        "for each trained weight. `adamw_8bit`: in 8 bits, they take 2 (Dettmers et al., 2022); "
+        "needs the optional `qlora` extra. `muon`: PyTorch's Muon (Jordan et al., 2024) for the "
+        "matrices of blocks, 4 bytes for each weight, and AdamW for the rest, at the same "
+        "`learning_rate` (Liu et al., 2025). `adafactor`: PyTorch's Adafactor (Shazeer and Stern, "
+        "2018), next to nothing; its rate is relative to the size of the weights, so it needs a "
+        "higher one, such as 1e-2. All but `adamw` need `strategy: ddp` or `fsdp2`.",
     )
     weights: Literal["fp32", "bf16"] = added(
         "fp32",
@@ -171,7 +176,7 @@ class Train(Section):
     weight_decay: float = Field(
         0.1,
         ge=0,
-        description="AdamW's weight decay for matrices; norms and biases are not decayed.",
+        description="Weight decay for matrices; norms and biases are not decayed.",
     )
     adam_beta1: Fraction = Field(
         0.9, description="AdamW's decay rate for the mean of the gradient."

@@ -237,7 +237,8 @@ RULES: Sequence[Rule] = (
     *ADAMW,
     converts(
         "optimizer",
-        "`train.optimizer`: AdamW in all its forms, `adamw` or `adamw_8bit`; others are refused",
+        "`train.optimizer`: AdamW in all its forms, `adamw` or `adamw_8bit`, and `muon`; others "
+        "are refused",
         lambda draft: optimizer(draft, "optimizer", "adamw_torch_fused"),
     ),
     converts(

@@ -9,6 +9,7 @@ from moray.extras.importing.settings import (
     NO_ROUTER_LOSS,
     RUNNING,
     model,
+    muon,
     optimizer,
     push,
     schedule,
@@ -105,6 +106,13 @@ def _adapter(draft: Draft) -> None:
     draft.put("adapter", section)
 
 
+def _optimizer(draft: Draft) -> None:
+    if draft.get("use_muon"):
+        muon(draft, "use_muon")
+    else:
+        optimizer(draft, "optim", "adamw_torch")
+
+
 def _precision(draft: Draft) -> None:
     bf16, pure, half = draft.get("bf16"), draft.get("pure_bf16"), draft.get("fp16")
     if half:
@@ -165,9 +173,10 @@ RULES: Sequence[Rule] = (
     ),
     *ADAMW,
     converts(
-        "optim",
-        "`train.optimizer`: AdamW in all its forms, `adamw` or `adamw_8bit`; others are refused",
-        lambda draft: optimizer(draft, "optim", "adamw_torch"),
+        "optim use_muon",
+        "`train.optimizer`: AdamW in all its forms, `adamw` or `adamw_8bit`, and `muon`; others "
+        "are refused",
+        _optimizer,
     ),
     converts(
         "finetuning_type lora_rank lora_alpha lora_dropout lora_target use_rslora use_dora "
@@ -214,8 +223,8 @@ RULES: Sequence[Rule] = (
     refused("resume_from_checkpoint", "checkpoints of other tools aren't read"),
     refused("export_quantization_*", "no such quantization"),
     refused(
-        "use_galore galore_* use_apollo apollo_* use_badam badam_* use_adam_mini use_muon",
-        "no such optimizer, only AdamW",
+        "use_galore galore_* use_apollo apollo_* use_badam badam_* use_adam_mini",
+        "no such optimizer",
     ),
     refused("use_dft_loss use_asft_loss asft_* pref_ftx simpo_* kto_*", "no such loss"),
     refused("oft_* pissa_* loraplus_* use_llama_pro freeze_*", "no such adapter"),
