@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from moray.config.schema.train import Preference
 from moray.rows.store import StoredRows
 from moray.tasks.language.proofs.plain import load, log_probabilities, pieces_of
 from moray.tasks.preference.proofs import losses as losses_of_pairs
@@ -36,13 +37,13 @@ def losses_one_by_one(job: RunSpec) -> list[float]:
 
 
 def preference_losses_one_by_one(job: RunSpec) -> list[float]:
-    """The loss of each step of DPO or IPO, with both models in memory and each answer alone."""
+    """The loss of each step on pairs, with both models in memory and each answer alone."""
     split, model, start = StoredRows(job.store, "train"), load(job.start), load(job.start)
-    keys = job.task_settings["preference"]
+    settings = Preference(**job.task_settings["preference"])
 
     def backward(rows: NDArray[np.int64]) -> float:
-        how = keys["loss"], keys["beta"], keys["label_smoothing"]
-        losses = list(losses_of_pairs(model, start, split.rows[rows], *how))
+        reference = start if settings.has_reference else None
+        losses = list(losses_of_pairs(model, reference, split.rows[rows], settings))
         mean = torch.stack(losses).mean()
         torch.autograd.backward(mean)
         return mean.item()

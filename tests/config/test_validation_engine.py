@@ -224,6 +224,18 @@ AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
         "deterministic; set one of them to its default",
     ),
     (
+        {f"{TRAIN}.optimizer": "muon", f"{TRAIN}.weights": "bf16"},
+        f"{TRAIN}.weights",
+        "weights in bf16 can't be combined with optimizer: muon, whose step is in fp32; change one "
+        "of them",
+    ),
+    (
+        {f"{TRAIN}.optimizer": "adafactor", f"{TRAIN}.strategy": "deepspeed"},
+        f"{TRAIN}.optimizer",
+        "adafactor can't be combined with strategy: deepspeed, which keeps the optimizer state in "
+        "its own form; set strategy to ddp or fsdp2, or optimizer to adamw",
+    ),
+    (
         {f"{TRAIN}.optimizer": "adamw_8bit", f"{TRAIN}.strategy": "deepspeed"},
         f"{TRAIN}.optimizer",
         "adamw_8bit can't be combined with strategy: deepspeed, which keeps the optimizer state in "

@@ -233,8 +233,12 @@ def run_pairs(preferences: Path, tuned: Path, output: Path, loss: Preference, **
 
 @pytest.mark.parametrize(
     "settings",
-    [Preference(beta=0.5, label_smoothing=0.1), Preference(loss="ipo", beta=0.3)],
-    ids=["dpo", "ipo"],
+    [
+        Preference(beta=0.5, label_smoothing=0.1),
+        Preference(loss="ipo", beta=0.3),
+        Preference(loss="simpo", beta=2.0),
+    ],
+    ids=["dpo", "ipo", "simpo"],
 )
 def test_figures_are_those_of_an_independent_computation(
     settings: Preference, preferences: Path, tuned: Path, tmp_path: Path
@@ -250,12 +254,13 @@ def test_figures_are_those_of_an_independent_computation(
         )
     margins, losses = [], []
     for pair, old, new in zip(pairs, before, after, strict=True):
-        ratios = [a - b for a, b in zip(new, old, strict=True)]
-        margins.append(settings.beta * float(ratios[0] - ratios[1]))
-        lengths = [sum(mask) if settings.loss == "ipo" else 1 for _, mask in pair]
-        difference = ratios[0] / lengths[0] - ratios[1] / lengths[1]
-        how = settings.loss, settings.beta, settings.label_smoothing
-        losses.append(float(loss_of(difference, *how)))
+        lengths = [sum(mask) for _, mask in pair]
+        if settings.has_reference:
+            changes = [a - b for a, b in zip(new, old, strict=True)]
+        else:
+            old, changes = [torch.zeros(())] * 2, [a / b for a, b in zip(new, lengths, strict=True)]
+        margins.append(settings.beta * float(changes[0] - changes[1]))
+        losses.append(float(loss_of(new, old, lengths, settings)))
     chosen = [float(-new[0]) for new in after]
     tokens = sum(sum(mask) for (_, mask), _ in pairs)
     size = int(split.segments[::2, 3].sum())

@@ -33,8 +33,16 @@ from moray.workers.entry import Worker
 
 
 @pytest.mark.parametrize("adapter", [None, Adapter(rank=2)], ids=["full", "LoRA"])
-@pytest.mark.parametrize("optimizer", ["adamw", *present(extras.OPTIMIZERS)])
-@pytest.mark.parametrize("weights", ["fp32", *present(extras.WEIGHTS)])
+@pytest.mark.parametrize(
+    ("optimizer", "weights"),
+    [
+        (optimizer, weights)
+        for optimizer in ("adamw", *present(extras.OPTIMIZERS))
+        for weights in ("fp32", *present(extras.WEIGHTS))
+        # PyTorch's Adafactor reads norms. Muon has no step that rounds weights.
+        if optimizer != "adafactor" and (optimizer, weights) != ("muon", "bf16")
+    ],
+)
 def test_a_step_never_waits_for_the_device(
     adapter: Adapter | None,
     optimizer: str,

@@ -27,6 +27,13 @@ SETTINGS = {
     "dpo": Preference(),
     "dpo, smoothed": Preference(label_smoothing=0.2, beta=0.5),
     "ipo": Preference(loss="ipo", beta=0.2),
+    "hinge": Preference(loss="hinge"),
+    "robust": Preference(loss="robust", label_smoothing=0.2),
+    "sigmoid_norm": Preference(loss="sigmoid_norm", beta=5.0),
+    "cpo": Preference(loss="cpo"),
+    "simpo": Preference(loss="simpo", beta=2.0, simpo_gamma=1.0),
+    "orpo": Preference(loss="orpo"),
+    "dpo, with likelihood": Preference(rpo_alpha=0.5),
 }
 RUN = {
     "max_steps": 8,
@@ -43,8 +50,9 @@ def make_job(preferences: Path, tmp_path_factory: pytest.TempPathFactory) -> Cal
 
     def make(loss: str = "dpo") -> Make:
         folder = tmp_path_factory.mktemp("jobs")
-        keys = result_keys(SETTINGS[loss])
-        return job_maker(preferences, folder, "reference", preference=keys)
+        settings = SETTINGS[loss]
+        store = "reference" if settings.has_reference else "pairs"
+        return job_maker(preferences, folder, store, preference=result_keys(settings))
 
     return make
 

@@ -19,7 +19,7 @@ from moray.config import extras, inputs, layout, plan, recorded
 from moray.config.config_files import check_config_file, check_option
 from moray.config.load import load_experiment, resolve_short_keys
 from moray.config.schema.experiment import SMOKE_TEST_RUN
-from moray.config.tasks import MODALITIES, TASKS
+from moray.config.tasks import MODALITIES
 from moray.config.versions import version_of
 from moray.errors import ConfigError, UserError
 from moray.stages.boundary import repeat, repeats
@@ -464,7 +464,7 @@ STORES = {
 REFERENCES = {
     plan.reference_name(EXPERIMENT, run): run
     for run in EXPERIMENT.runs
-    if TASKS[plan.task(EXPERIMENT, run)].has_reference
+    if plan.has_reference(EXPERIMENT, run)
 }
 BENCHMARKED = [
     run for run, section in EXPERIMENT.runs.items() if section.benchmarks.tasks

@@ -31,9 +31,9 @@ STAGES = {"benchmark": "lm_eval", "gguf": "gguf", "search": "search", "smoke_tes
 TRACKERS = {"mlflow": "mlflow", "tensorboard": "tensorboard", "wandb": "wandb"}
 # That of each strategy that isn't in `train/strategies`; its module `strategy` makes one.
 STRATEGIES = {"deepspeed": "deepspeed"}
-# That of each optimizer but AdamW; its module `optimizer` has PyTorch's class of this name, and the
-# moments of a parameter by `moments_of`.
-OPTIMIZERS = {"adamw_8bit": "adamw_8bit"}
+# That of each optimizer but AdamW; its module `optimizer` makes one by `make`, and the state of a
+# parameter by `state_of`, unless it is AdamW's.
+OPTIMIZERS = {"adafactor": "adafactor", "adamw_8bit": "adamw_8bit", "muon": "muon"}
 # That of each number of bits of a frozen base; its module `base` has the `keywords` of transformers
 # that load one, checks it by `check_quantized`, and prepares it for training.
 QUANTIZED = {"4bit": "quantized_base", "8bit": "quantized_base"}

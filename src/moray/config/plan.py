@@ -124,6 +124,12 @@ def store_name(experiment: Experiment, run: str, dataset: str) -> str:
     return f"{dataset}-{model}-{digest}"
 
 
+def has_reference(experiment: Experiment, run: str) -> bool:
+    """Whether a run trains on its rows with what its start says of them."""
+    facts, section = TASKS[task(experiment, run)], experiment.runs[run]
+    return facts.has_reference and section.preference.has_reference
+
+
 def reference_config(experiment: Experiment, run: str) -> dict[str, Any]:
     """What a run's reference depends on, besides its start and its tokens.
 
@@ -158,7 +164,7 @@ def prepared_folders(experiment: Experiment, run: str) -> list[str]:
 
 def store_folders(experiment: Experiment, run: str) -> list[str]:
     """The stores of the rows that a run trains on, in the order of its datasets."""
-    if TASKS[task(experiment, run)].has_reference:
+    if has_reference(experiment, run):
         return [f"results/reference/{reference_name(experiment, run)}"]
     return prepared_folders(experiment, run)
 

@@ -264,11 +264,11 @@ def _arithmetic(path: str, run: Run) -> Iterator[UserError]:
             "are deterministic",
             "set one of them to its default",
         )
-    if train.optimizer == "adamw_8bit" and not STRATEGIES[train.strategy].takes_adamw_8bit:
-        others = [name for name, strategy in STRATEGIES.items() if strategy.takes_adamw_8bit]
+    if train.optimizer != "adamw" and not STRATEGIES[train.strategy].takes_any_optimizer:
+        others = [name for name, strategy in STRATEGIES.items() if strategy.takes_any_optimizer]
         yield UserError(
             f"{path}.train.optimizer",
-            f"adamw_8bit can't be combined with strategy: {train.strategy}, which keeps the "
+            f"{train.optimizer} can't be combined with strategy: {train.strategy}, which keeps the "
             "optimizer state in its own form",
             f"set strategy to {' or '.join(others)}, or optimizer to adamw",
         )
@@ -277,6 +277,8 @@ def _arithmetic(path: str, run: Run) -> Iterator[UserError]:
         "train.precision: fp32": train.precision == "fp32",
         f"strategy: {train.strategy}, which keeps fp32 copies of them": facts.copies_weights,
         "an adapter, whose few weights are trained in fp32": adapter is not None,
+        f"optimizer: {train.optimizer}, whose step is in fp32": train.optimizer
+        in ("muon", "adafactor"),
     }
     for what in [what for what, is_set in conflicts.items() if is_set and train.weights == "bf16"]:
         yield UserError(

@@ -177,8 +177,8 @@ class TaskFacts:
             none. A finished run's task is recognised by it, and without one by where its rows are.
         searches_section: whether a search can choose values of that section.
         takes_mixtures: whether a run can have several datasets.
-        has_reference: whether a run trains on its rows with what its start says of them, which the
-            stage `reference` stores.
+        has_reference: whether a run can train on its rows with what its start says of them, which
+            the stage `reference` stores.
         has_checks: whether it refuses more keys of a run than its modality does.
     """
 

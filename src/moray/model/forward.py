@@ -44,7 +44,9 @@ def blocks_of(model: PreTrainedModel) -> list[nn.Module]:
     blocks: list[nn.Module] = []
     inside: set[nn.Module] = set()
     for module in _body(model).modules():
-        if type(module).__name__ in names and module not in inside:
+        # FSDP2 derives a class from that of each block.
+        kinds = {kind.__name__ for kind in type(module).__mro__}
+        if kinds & names and module not in inside:
             blocks.append(module)
             inside.update(module.modules())
     return blocks

@@ -75,13 +75,15 @@ def missing_requirements(
     whole = num_parameters(shapes)
     trained = whole if adapter is None else num_adapter_parameters(shapes, adapter.rank)
     linear = num_in_linear_layers(shapes)
+    in_matrices = linear if adapter is None else trained
     if ray.address == "local":
         layout = lay_out_here(ray, settings.global_batch_size)
         if not layout.use_gpu:
             workers, other = layout.num_workers, whole - linear
-            each = footprint(settings, workers, trained, adapter, linear, other).total
-            faults += _memory(run, workers, each)
-    checkpoint = (BYTES[settings.weights] + Optimizer(settings).saved_bytes) * trained
+            held = footprint(settings, workers, trained, adapter, linear, other, in_matrices)
+            faults += _memory(run, workers, held.total)
+    checkpoint = BYTES[settings.weights] * trained
+    checkpoint += Optimizer(settings).saved_bytes(trained, in_matrices)
     num_kept = settings.save_total_limit + 1 + settings.load_best_model_at_end
     if settings.max_steps:
         num_kept = min(num_kept, -(-settings.max_steps // settings.save_steps))

@@ -141,8 +141,15 @@ def _model(spec: RunSpec, task: Task, with_weights: bool) -> PreTrainedModel:
 
 
 def _held(trained: Trained, quantized: int, spec: RunSpec, worker: Worker) -> str:
-    count, other = trained.parameters, trained.total - trained.parameters - quantized
-    held = footprint(spec.settings, worker.world_size, count, spec.adapter, quantized, other).total
+    held = footprint(
+        spec.settings,
+        worker.world_size,
+        trained.parameters,
+        spec.adapter,
+        quantized,
+        trained.total - trained.parameters - quantized,
+        trained.in_matrices,
+    ).total
     workers = "the worker" if worker.world_size == 1 else f"each of {worker.world_size} workers"
     return (
         f"{workers} ({worker.device.type}) needs {held / 1e6:,.0f} MB for weights, gradients and "

@@ -71,6 +71,7 @@ def footprint(
     adapter: Adapter | None = None,
     linear: int = 0,
     other: int = 0,
+    in_matrices: int = 0,
 ) -> Footprint:
     """The memory footprint of a run's strategy.
 
@@ -80,6 +81,7 @@ def footprint(
         trained: number of trained parameters.
         linear: number of frozen parameters in linear layers, as for `frozen_bytes`.
         other: number of the other frozen parameters.
+        in_matrices: number of trained parameters in the matrices of blocks.
     """
     frozen, scales = frozen_bytes(adapter, linear, other), scale_bytes(adapter, linear)
     strategy = STRATEGIES[settings.strategy]
@@ -102,5 +104,6 @@ def footprint(
     return Footprint(
         (weight * trained + frozen - scales) // share("parameters") + scales,
         gradient * trained // share("gradients"),
-        (Optimizer(settings).state_bytes + copy) * trained // share("optimizer"),
+        (Optimizer(settings).state_bytes(trained, in_matrices) + copy * trained)
+        // share("optimizer"),
     )

@@ -12,14 +12,23 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from moray.config import extras
-from moray.config.schema.train import Train
+from moray.config.schema.train import OptimizerName, Train
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+    from transformers import PreTrainedModel
 
-# Bytes of a moment of a weight.
-_MOMENT = {"adamw": 4, "adamw_8bit": 1}
+# Bytes of state for a weight: in a matrix of a block, and elsewhere. Adafactor's two vectors for
+# each matrix don't count.
+_STATE: dict[OptimizerName, tuple[int, int]] = {
+    "adamw": (8, 8),
+    "adamw_8bit": (2, 2),
+    "muon": (4, 8),
+    "adafactor": (0, 0),
+}
+# The same in a checkpoint, where all is in fp32.
+_SAVED = _STATE | {"adamw_8bit": _STATE["adamw"]}
 # Moments that aren't tensors and are read from a checkpoint, in fp32, at a time.
 _READ_AT_ONCE = 16
 
@@ -54,15 +63,12 @@ class Moment(Protocol):
 
 
 class Optimizer:
-    """The optimizer of a run: AdamW (Loshchilov and Hutter, 2019).
+    """The optimizer of a run: AdamW (Loshchilov and Hutter, 2019), or that of an extra.
 
     Attributes:
-        moments: what it keeps for a weight, by PyTorch's names: fp32 tensors of the weight's shape,
-            or each a `Moment` that stands for one.
+        moments: what AdamW keeps for a weight, by PyTorch's names: fp32 tensors of the weight's
+            shape, or each a `Moment` that stands for one.
         numbers: tensors of shape () that it keeps for a weight in addition.
-        state_bytes: bytes of state for each trained parameter; numbers don't count, and scales of
-            quantized moments don't either.
-        saved_bytes: the same in a checkpoint.
     """
 
     moments = ("exp_avg", "exp_avg_sq")
@@ -70,8 +76,19 @@ class Optimizer:
 
     def __init__(self, settings: Train) -> None:
         self._settings = settings
-        self.state_bytes = _MOMENT[settings.optimizer] * len(self.moments)
-        self.saved_bytes = 4 * len(self.moments)
+
+    def state_bytes(self, trained: int, in_matrices: int) -> int:
+        """Bytes of state; numbers don't count, and scales of quantized moments don't either.
+
+        Args:
+            trained: number of trained parameters.
+            in_matrices: how many of them are in `block_matrices`.
+        """
+        return _bytes(_STATE[self._settings.optimizer], trained, in_matrices)
+
+    def saved_bytes(self, trained: int, in_matrices: int) -> int:
+        """The same in a checkpoint."""
+        return _bytes(_SAVED[self._settings.optimizer], trained, in_matrices)
 
     @property
     def _extra(self) -> ModuleType | None:
@@ -86,9 +103,11 @@ class Optimizer:
         return extras.part(folder, "rounding") if folder else None
 
     def make(self, model: nn.Module) -> torch.optim.Optimizer:
-        """PyTorch's optimizer over all trainable parameters."""
-        from torch.optim import AdamW
+        """PyTorch's optimizer over all trainable parameters.
 
+        Raises:
+            UserError: if the optimizer isn't one for this model.
+        """
         settings, extra = self._settings, self._extra
         groups: list[dict[str, Any]] = [
             {"params": [], "weight_decay": settings.weight_decay},
@@ -96,10 +115,11 @@ class Optimizer:
         ]
         for name, parameter in trained_parameters(model).items():
             groups[not _is_decayed(name, parameter)]["params"].append(parameter)
-        betas = (settings.adam_beta1, settings.adam_beta2)
         filled = [group for group in groups if group["params"]]
-        kind: type[AdamW] = extra.optimizer if extra else AdamW
-        return kind(filled, lr=settings.learning_rate, betas=betas, fused=True)
+        if extra is None:
+            return adamw(filled, settings)
+        made: torch.optim.Optimizer = extra.make(model, filled, settings)
+        return made
 
     def make_state(
         self, torch_optimizer: torch.optim.Optimizer, parameters: Iterable[Tensor]
@@ -109,13 +129,14 @@ class Optimizer:
 
         extra = self._extra
         for parameter in parameters:
-            own: dict[str, Moment] = extra.moments_of(parameter) if extra else {}
+            own: dict[str, Tensor | Moment]
+            own = extra.state_of(torch_optimizer, parameter) if extra else {}
             # A step of ours takes its number from the host; PyTorch's from the device.
-            device = "cpu" if own or self._rounding else parameter.device
+            device = "cpu" if self._rounding else parameter.device
             zeros = partial(torch.zeros_like, parameter, dtype=torch.float32)
-            torch_optimizer.state[parameter] = {
+            torch_optimizer.state[parameter] = own or {
+                **{key: zeros() for key in self.moments},
                 **{key: torch.zeros((), device=device) for key in self.numbers},
-                **(own or {key: zeros() for key in self.moments}),
             }
 
     def training_state(
@@ -125,8 +146,8 @@ class Optimizer:
         state: dict[str, Tensor | Moment] = {}
         for name, parameter in trained_parameters(model).items():
             state[name] = parameter.detach()
-            for key in (*self.moments, *self.numbers):
-                state[state_name(name, key)] = torch_optimizer.state[parameter][key]
+            for key, value in torch_optimizer.state[parameter].items():
+                state[state_name(name, key)] = value
         return state
 
     def restore(
@@ -178,6 +199,30 @@ class Optimizer:
                 torch_optimizer.step()
         torch_optimizer.zero_grad()
         return norm
+
+
+def adamw(groups: list[dict[str, Any]], settings: Train) -> torch.optim.AdamW:
+    """PyTorch's AdamW over groups of parameters, fused."""
+    from torch.optim import AdamW
+
+    betas = (settings.adam_beta1, settings.adam_beta2)
+    return AdamW(groups, lr=settings.learning_rate, betas=betas, fused=True)
+
+
+def block_matrices(model: PreTrainedModel) -> list[nn.Parameter]:
+    """The trained matrices of a model's transformer blocks; experts that are fused are none."""
+    from moray.model.forward import blocks_of
+
+    return [
+        parameter
+        for block in blocks_of(model)
+        for name, parameter in trained_parameters(block).items()
+        if parameter.dim() == 2 and _is_decayed(name, parameter)
+    ]
+
+
+def _bytes(each: tuple[int, int], trained: int, in_matrices: int) -> int:
+    return each[0] * in_matrices + each[1] * (trained - in_matrices)
 
 
 def _is_decayed(name: str, parameter: nn.Parameter) -> bool:

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 from moray.config.schema.train import Adapter
 from moray.errors import UserError
 from moray.model.size import num_weights
+from moray.train.optimizer import block_matrices
 
 # What PEFT calls the parts of a layer with an adapter.
 _PARTS = {"base_layer", "original_module", "token_adapter"}
@@ -22,12 +23,14 @@ class Trained:
     Attributes:
         parameters: number of trained ones.
         total: number of all, with those of adapters.
+        in_matrices: number of trained ones in the matrices of blocks.
         layers: of an adapter, the number of layers and of their trained parameters, by kind.
         frozen: without an adapter, the number of parameters of each part that isn't trained.
     """
 
     parameters: int
     total: int
+    in_matrices: int
     layers: dict[str, tuple[int, int]]
     frozen: dict[str, int]
 
@@ -63,6 +66,7 @@ def trained_of(model: PreTrainedModel, adapter: Adapter | None) -> Trained:
     return Trained(
         parameters=parameters,
         total=sum(map(num_weights, model.parameters())),
+        in_matrices=sum(weight.numel() for weight in block_matrices(model)),
         layers=_layers(model) if adapter else {},
         frozen={} if adapter else _frozen(model),
     )

@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from moray.config.schema.train import Adapter, Train
-from moray.extras.adamw_8bit.optimizer import Blocks, moments_of
+from moray.extras.adamw_8bit.optimizer import Blocks, state_of
 from moray.train.loop import train
 from moray.train.optimizer import Optimizer, as_saved
 from moray.workers.entry import Worker
@@ -182,16 +182,17 @@ def test_moments_take_a_byte_each_and_their_scales_a_64th_of_it() -> None:
     state = made.state[model.weight]
     blocks = [state[key] for key in optimizer.moments]
     elements = model.weight.numel()
-    assert sum(each.codes.nbytes for each in blocks) == optimizer.state_bytes * elements
-    assert sum(each.scales.nbytes for each in blocks) == optimizer.state_bytes * elements / 64
+    assert sum(each.codes.nbytes for each in blocks) == optimizer.state_bytes(elements, elements)
+    assert sum(each.scales.nbytes for each in blocks) == 2 * elements / 64
     saved = (each.dequantized() for each in blocks)
-    assert sum(each.nbytes for each in saved) == optimizer.saved_bytes * elements
+    assert sum(each.nbytes for each in saved) == optimizer.saved_bytes(elements, elements)
 
 
 def test_tensors_that_are_small_or_too_large_for_the_kernel_have_no_blocks() -> None:
-    assert moments_of(torch.zeros(4095)) == {}
-    assert moments_of(torch.zeros(4096)).keys() == {"exp_avg", "exp_avg_sq"}
-    assert moments_of(torch.empty(2**31, device="meta")) == {}
+    made = Optimizer(Train(optimizer="adamw_8bit")).make(nn.Linear(1, 1))
+    assert state_of(made, torch.zeros(4095)) == {}
+    assert state_of(made, torch.zeros(4096)).keys() == {"exp_avg", "exp_avg_sq", "step"}
+    assert state_of(made, torch.empty(2**31, device="meta")) == {}
 
 
 def fill(saved: dict[str, Tensor], state: dict[str, Tensor]) -> None:

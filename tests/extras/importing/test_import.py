@@ -60,6 +60,7 @@ LORA = {"adapter": "lora", "lora_r": 4, "lora_alpha": 8, "lora_target_modules": 
         ({"lr_scheduler": "constant_with_warmup", "warmup_ratio": 0.1}, "train.warmup_ratio", 0.1),
         ({"optimizer": "paged_adamw_32bit"}, "train.optimizer", "adamw"),
         ({"optimizer": "adamw_bnb_8bit"}, "train.optimizer", "adamw_8bit"),
+        ({"optimizer": "muon"}, "train.optimizer", "muon"),
         ({"bf16": False}, "train.precision", "fp32"),
         ({"bf16": "auto"}, "train.precision", "auto"),
         ({"gradient_checkpointing": True}, "train.gradient_checkpointing", True),
@@ -338,13 +339,13 @@ def test_comments_say_what_has_no_effect_and_what_differs() -> None:
 
 def test_all_that_has_no_counterpart_is_named_in_one_line() -> None:
     given = {
-        "optimizer": "muon",
+        "optimizer": "lion_pytorch",
         "relora": True,
         "flux": 1,
         "datasets": [{"path": "owner/rows", "type": "alpaca", "drop": 1}],
     }
     line = refusals(AXOLOTL | given)
-    for key in ("optimizer (muon:", "relora (", "flux (unknown key)", "datasets.0.drop ("):
+    for key in ("optimizer (lion_pytorch:", "relora (", "flux (unknown key)", "datasets.0.drop ("):
         assert key in line
     assert "base_model (weights" in refusals(AXOLOTL | {"base_model": "owner/model-GPTQ"})
     assert "image_max_pixels (" in refusals(LLAMA_FACTORY | {"image_max_pixels": 4})

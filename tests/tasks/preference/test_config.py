@@ -67,6 +67,12 @@ def test_rows_to_train_on_are_those_of_the_reference() -> None:
     assert plan.store_folders(found, "tuned") == plan.prepared_folders(found, "tuned")
 
 
+@pytest.mark.parametrize("loss", ["cpo", "simpo", "orpo"])
+def test_without_a_reference_runs_train_on_their_tokens(loss: str) -> None:
+    found = experiment({"runs.preferred.preference.loss": loss})
+    assert plan.store_folders(found, "preferred") == plan.prepared_folders(found, "preferred")
+
+
 @pytest.mark.parametrize(
     ("values", "shared"),
     [
@@ -102,7 +108,17 @@ def test_what_does_not_fit_costs_one_line() -> None:
             {"loss": "ipo", "label_smoothing": 0.1},
             ".label_smoothing: got 0.1 with loss: ipo, which has no smoothing; ",
         ),
-        ("runs.preferred.preference.loss", "kto", ": got 'kto', expected 'dpo' or 'ipo'; "),
+        (
+            "runs.preferred.preference",
+            {"loss": "robust"},
+            ".label_smoothing: got 0 with loss: robust, which is dpo then; set it to 0.1",
+        ),
+        (
+            "runs.preferred.preference",
+            {"simpo_gamma": 1.0},
+            ".simpo_gamma: got 1 with loss: dpo, which has no such margin; ",
+        ),
+        ("runs.preferred.preference.loss", "kto", ": got 'kto', expected 'dpo', 'ipo', 'hinge', "),
         ("runs.preferred.preference.betta", 0.1, ": unknown key; did you mean beta?"),
         (
             "runs.preferred.data",

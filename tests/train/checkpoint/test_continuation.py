@@ -132,6 +132,14 @@ def test_a_run_that_continues_in_fewer_bits_says_that_it_rounds(case: Case) -> N
     assert case.said(job) == []
 
 
+def test_a_checkpoint_of_another_optimizer_is_refused(case: Case) -> None:
+    given = case.checkpoint(6)
+    assert case.refusal(case.job(given, optimizer="muon")) == (
+        f"runs.name.train.resume_from_checkpoint: {given} has the state of adamw, and "
+        "train.optimizer is muon; use a checkpoint of muon, or set train.optimizer to adamw"
+    )
+
+
 def test_a_run_says_at_its_start_how_far_it_goes(case: Case) -> None:
     assert case.lines(case.job(), "before") == [
         "run name: 8 steps, resuming from step 8; starting Ray and its workers"

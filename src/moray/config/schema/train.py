@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from moray.config.schema.base import Fraction, PositiveInt, Section, Seed, added, execution_only
 
 StrategyName = Literal["ddp", "fsdp2", "deepspeed"]
+OptimizerName = Literal["adamw", "adamw_8bit", "muon", "adafactor"]
 Part = Literal["parameters", "gradients", "optimizer"]
 
 
@@ -25,7 +26,7 @@ class StrategyFacts:
         library: optional library that it needs, and the extra of that name.
         deterministic: whether it is documented to be deterministic on GPUs.
         quantizes: whether a frozen base can be quantized.
-        takes_adamw_8bit: whether it steps with any optimizer, and not with copies of its own.
+        takes_any_optimizer: whether it steps with any optimizer, and not with copies of its own.
     """
 
     sharded: frozenset[Part] = frozenset()
@@ -33,7 +34,7 @@ class StrategyFacts:
     library: str | None = None
     deterministic: bool = True
     quantizes: bool = False
-    takes_adamw_8bit: bool = True
+    takes_any_optimizer: bool = True
 
 
 _ALL: frozenset[Part] = frozenset(("parameters", "gradients", "optimizer"))
@@ -47,7 +48,7 @@ STRATEGIES: dict[StrategyName, StrategyFacts] = {
         copies_weights=True,
         library="deepspeed",
         deterministic=False,
-        takes_adamw_8bit=False,
+        takes_any_optimizer=False,
     ),
 }
 
@@ -138,11 +139,15 @@ class Train(Section):
         description="Maximum number of rows in a worker's forward pass. `auto`: on a GPU, as many "
         "as fit into its memory by the plan of `moray plan`, for runs on language; otherwise 8.",
     )
-    optimizer: Literal["adamw", "adamw_8bit"] = added(
+    optimizer: OptimizerName = added(
         "adamw",
         description="`adamw`: AdamW (Loshchilov and Hutter, 2019), whose two moments take 8 bytes "
-        "for each trained weight. `adamw_8bit`: in 8 bits, they take 2 (Dettmers et al., 2022). "
-        "Needs the optional `qlora` extra and `strategy: ddp` or `fsdp2`.",
+        "for each trained weight. `adamw_8bit`: in 8 bits, they take 2 (Dettmers et al., 2022); "
+        "needs the optional `qlora` extra. `muon`: PyTorch's Muon (Jordan et al., 2024) for the "
+        "matrices of blocks, 4 bytes for each weight, and AdamW for the rest, at the same "
+        "`learning_rate` (Liu et al., 2025). `adafactor`: PyTorch's Adafactor (Shazeer and Stern, "
+        "2018), next to nothing; its rate is relative to the size of the weights, so it needs a "
+        "higher one, such as 1e-2. All but `adamw` need `strategy: ddp` or `fsdp2`.",
     )
     weights: Literal["fp32", "bf16"] = added(
         "fp32",
@@ -171,7 +176,7 @@ class Train(Section):
     weight_decay: float = Field(
         0.1,
         ge=0,
-        description="AdamW's weight decay for matrices; norms and biases are not decayed.",
+        description="Weight decay for matrices; norms and biases are not decayed.",
     )
     adam_beta1: Fraction = Field(
         0.9, description="AdamW's decay rate for the mean of the gradient."
@@ -312,33 +317,78 @@ class Adapter(Section):
     )
 
 
+# Losses of pairs without a reference; those whose log-probabilities are means over an answer's
+# tokens; and those that can be smoothed.
+_WITHOUT_REFERENCE = ("cpo", "simpo", "orpo")
+_PER_TOKEN = ("ipo", "sigmoid_norm", "simpo", "orpo")
+_GAMMA = 0.5
+_SMOOTHED = ("dpo", "robust", "cpo", "simpo")
+
+
 class Preference(Section):
     """The loss of runs on datasets with `format: preference`; other runs ignore it."""
 
-    loss: Literal["dpo", "ipo"] = Field(
+    loss: Literal["dpo", "ipo", "hinge", "robust", "sigmoid_norm", "cpo", "simpo", "orpo"] = Field(
         "dpo",
-        description="`dpo`: Rafailov et al., 2023. `ipo`: Azar et al., 2023, with "
-        "log-probabilities averaged over an answer's tokens, as in TRL.",
+        description="Against the log-probabilities of the model that the run starts from, the "
+        "reference: `dpo`: Rafailov et al., 2023. `ipo`: Azar et al., 2023, with log-probabilities "
+        "averaged over an answer's tokens, as in TRL. `hinge`: SLiC, Zhao et al., 2023. `robust`: "
+        "Chowdhury et al., 2024, which needs `label_smoothing`. `sigmoid_norm`: `dpo` with "
+        "log-probabilities that are averaged likewise. Without a reference: `cpo`: Xu et al., "
+        "2024. `simpo`: Meng et al., 2024. `orpo`: Hong et al., 2024.",
     )
     beta: float = Field(
         0.1,
         gt=0,
         description="KL-penalty coefficient β: how close the model stays to the reference. "
-        "Margins are multiplied by it; `ipo` aims at a margin of 1/(2·`beta`) nats per token.",
+        "Margins are multiplied by it; `ipo` aims at a margin of 1/(2·`beta`) nats per token. "
+        "`simpo`'s authors choose 2 to 10; `orpo` multiplies its odds ratio by it, λ in the paper.",
     )
     label_smoothing: float = Field(
         0.0,
         ge=0,
         lt=0.5,
         description="Assumed share of pairs whose answers are swapped (conservative DPO: Mitchell, "
-        "2023); only with `loss: dpo`.",
+        "2023); with `loss: dpo`, `robust`, `cpo` or `simpo`.",
+    )
+    simpo_gamma: float = added(
+        _GAMMA,
+        ge=0,
+        description="Margin gamma that `simpo` aims at, after log-probabilities are multiplied.",
+    )
+    rpo_alpha: float | None = added(
+        None,
+        ge=0,
+        description="Weight of the negative log-likelihood of the chosen answer, a mean over its "
+        "tokens, that is added to the loss (Pang et al., 2024). Without a value, 1 for `cpo` and "
+        "`orpo`, otherwise 0.",
     )
 
+    @property
+    def has_reference(self) -> bool:
+        """Whether the loss depends on a reference."""
+        return self.loss not in _WITHOUT_REFERENCE
+
+    @property
+    def is_per_token(self) -> bool:
+        """Whether log-probabilities are means over the tokens of an answer."""
+        return self.loss in _PER_TOKEN
+
     @model_validator(mode="after")
-    def _smoothing_has_an_effect(self) -> Self:
-        if self.label_smoothing and self.loss != "dpo":
+    def _keys_have_an_effect(self) -> Self:
+        if self.label_smoothing and self.loss not in _SMOOTHED:
             raise ValueError(
                 f"label_smoothing: got {self.label_smoothing:g} with loss: {self.loss}, which has "
                 "no smoothing; remove it, or set loss: dpo"
+            )
+        if self.loss == "robust" and not self.label_smoothing:
+            raise ValueError(
+                "label_smoothing: got 0 with loss: robust, which is dpo then; set it to 0.1, for "
+                "example"
+            )
+        if self.simpo_gamma != _GAMMA and self.loss != "simpo":
+            raise ValueError(
+                f"simpo_gamma: got {self.simpo_gamma:g} with loss: {self.loss}, which has no such "
+                "margin; remove it, or set loss: simpo"
             )
         return self

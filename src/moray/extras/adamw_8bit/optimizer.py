@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW
 
+from moray.config.schema.train import Train
 from moray.train.adamw import local_shard, step_shard
 from moray.train.optimizer import Moment
 
@@ -199,14 +200,21 @@ class _AdamW8bit(AdamW):
         return super().step(closure)
 
 
-def moments_of(parameter: Tensor) -> dict[str, Blocks]:
-    """The moments of a parameter before the first step, by AdamW's names; empty for fp32."""
+def make(model: nn.Module, groups: list[dict[str, Any]], settings: Train) -> torch.optim.Optimizer:
+    """The optimizer over groups of parameters."""
+    betas = (settings.adam_beta1, settings.adam_beta2)
+    return _AdamW8bit(groups, lr=settings.learning_rate, betas=betas, fused=True)
+
+
+def state_of(
+    torch_optimizer: torch.optim.Optimizer, parameter: Tensor
+) -> dict[str, Tensor | Moment]:
+    """The state of a parameter before the first step, by AdamW's names; empty for fp32."""
     if parameter.numel() not in _ELEMENTS:
         return {}
     return {
         "exp_avg": Blocks(parameter, signed=True),
         "exp_avg_sq": Blocks(parameter, signed=False),
+        # The step is ours, and takes its number from the host.
+        "step": torch.zeros(()),
     }
-
-
-optimizer = _AdamW8bit

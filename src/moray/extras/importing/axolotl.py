@@ -171,11 +171,27 @@ def _kind(draft: Draft) -> None:
     match draft.get("rl"):
         case None:
             pass
-        case "dpo" | "ipo" as loss:
-            draft.put("preference.loss", loss)
-            draft.put("preference.beta", draft.number("rl_beta", 0.1))
+        case "dpo" | "ipo" | "simpo" | "orpo" as loss:
+            _preference(draft, loss)
         case other:
-            draft.refused["rl"] = f"{other}: only dpo and ipo"
+            draft.refused["rl"] = f"{other}: only dpo, ipo, simpo and orpo"
+
+
+def _preference(draft: Draft, loss: str) -> None:
+    normalizes = loss == "dpo" and draft.get("dpo_norm_loss")
+    draft.put("preference.loss", "sigmoid_norm" if normalizes else loss)
+    strength = draft.number("orpo_alpha" if loss == "orpo" else "rl_beta", None)
+    draft.put("preference.beta", strength or draft.number("rl_beta", 0.1))
+    weight = draft.number("rpo_alpha")
+    if loss == "simpo":
+        draft.put("preference.simpo_gamma", draft.number("simpo_gamma", 0.5))
+        weight = draft.number("cpo_alpha", 1.0)
+    if loss == "orpo":
+        draft.different["rl"] = "the likelihood that is added is that of answers, without prompts"
+    if weight is not None:
+        draft.put("preference.rpo_alpha", weight)
+    if smoothing := draft.number("dpo_label_smoothing"):
+        draft.put("preference.label_smoothing", smoothing)
 
 
 def _extras(draft: Draft) -> None:
@@ -199,7 +215,11 @@ RULES: Sequence[Rule] = (
         _model,
     ),
     converts(
-        "model_type rl rl_beta", "a language model; `dpo`, `ipo` → `preference.loss`, `beta`", _kind
+        "model_type rl rl_beta orpo_alpha simpo_gamma cpo_alpha rpo_alpha dpo_label_smoothing "
+        "dpo_norm_loss",
+        "a language model; `dpo`, `ipo`, `simpo`, `orpo` → `preference.loss`, `beta`, "
+        "`simpo_gamma`, `rpo_alpha`, `label_smoothing`",
+        _kind,
     ),
     converts(
         "datasets pretraining_dataset val_set_size train_on_inputs excess_length_strategy",
@@ -237,7 +257,8 @@ RULES: Sequence[Rule] = (
     *ADAMW,
     converts(
         "optimizer",
-        "`train.optimizer`: AdamW in all its forms, `adamw` or `adamw_8bit`; others are refused",
+        "`train.optimizer`: AdamW in all its forms, `adamw` or `adamw_8bit`, and `muon`; others "
+        "are refused",
         lambda draft: optimizer(draft, "optimizer", "adamw_torch_fused"),
     ),
     converts(

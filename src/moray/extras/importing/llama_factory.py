@@ -9,6 +9,7 @@ from moray.extras.importing.settings import (
     NO_ROUTER_LOSS,
     RUNNING,
     model,
+    muon,
     optimizer,
     push,
     schedule,
@@ -21,6 +22,9 @@ MARK = "model_name_or_path"
 NESTED = ("fsdp_config",)
 
 
+_PREFERENCE = ("pref_loss", "pref_beta", "pref_ftx", "simpo_gamma", "dpo_label_smoothing")
+
+
 def _kind(draft: Draft) -> None:
     stage, loss = draft.get("stage", "sft"), draft.get("pref_loss", "sigmoid")
     if stage not in FORMATS:
@@ -28,15 +32,20 @@ def _kind(draft: Draft) -> None:
     if draft.get("do_train") is False:
         draft.refused["do_train"] = "nothing is trained"
     if stage == "dpo":
-        losses = {"sigmoid": "dpo", "ipo": "ipo"}
+        same = ("ipo", "hinge", "orpo", "simpo")
+        losses = {"sigmoid": "dpo"} | dict(zip(same, same, strict=True))
         if loss in losses:
             draft.put("preference.loss", losses[loss])
         else:
             draft.refused["pref_loss"] = f"{loss}: only {', '.join(losses)}"
         draft.put("preference.beta", draft.number("pref_beta", 0.1))
         draft.put("preference.label_smoothing", draft.number("dpo_label_smoothing", 0.0))
+        if weight := draft.number("pref_ftx"):
+            draft.put("preference.rpo_alpha", weight)
+        if loss == "simpo":
+            draft.put("preference.simpo_gamma", draft.number("simpo_gamma", 0.5))
     else:
-        for key in ("pref_loss", "pref_beta", "dpo_label_smoothing"):
+        for key in _PREFERENCE:
             if key in draft.config:
                 draft.same[key] = "only for stage: dpo"
 
@@ -105,6 +114,13 @@ def _adapter(draft: Draft) -> None:
     draft.put("adapter", section)
 
 
+def _optimizer(draft: Draft) -> None:
+    if draft.get("use_muon"):
+        muon(draft, "use_muon")
+    else:
+        optimizer(draft, "optim", "adamw_torch")
+
+
 def _precision(draft: Draft) -> None:
     bf16, pure, half = draft.get("bf16"), draft.get("pure_bf16"), draft.get("fp16")
     if half:
@@ -131,8 +147,9 @@ RULES: Sequence[Rule] = (
         lambda draft: model(draft, "model_name_or_path", "model_revision"),
     ),
     converts(
-        "stage do_train pref_loss pref_beta dpo_label_smoothing",
-        "`pt`, `sft`, `dpo`; `preference.loss`, `beta`, `label_smoothing`",
+        f"stage do_train {' '.join(_PREFERENCE)}",
+        "`pt`, `sft`, `dpo`; `preference.loss`, `beta`, `rpo_alpha`, `simpo_gamma`, "
+        "`label_smoothing`",
         _kind,
     ),
     converts(
@@ -165,9 +182,10 @@ RULES: Sequence[Rule] = (
     ),
     *ADAMW,
     converts(
-        "optim",
-        "`train.optimizer`: AdamW in all its forms, `adamw` or `adamw_8bit`; others are refused",
-        lambda draft: optimizer(draft, "optim", "adamw_torch"),
+        "optim use_muon",
+        "`train.optimizer`: AdamW in all its forms, `adamw` or `adamw_8bit`, and `muon`; others "
+        "are refused",
+        _optimizer,
     ),
     converts(
         "finetuning_type lora_rank lora_alpha lora_dropout lora_target use_rslora use_dora "
@@ -214,10 +232,10 @@ RULES: Sequence[Rule] = (
     refused("resume_from_checkpoint", "checkpoints of other tools aren't read"),
     refused("export_quantization_*", "no such quantization"),
     refused(
-        "use_galore galore_* use_apollo apollo_* use_badam badam_* use_adam_mini use_muon",
-        "no such optimizer, only AdamW",
+        "use_galore galore_* use_apollo apollo_* use_badam badam_* use_adam_mini",
+        "no such optimizer",
     ),
-    refused("use_dft_loss use_asft_loss asft_* pref_ftx simpo_* kto_*", "no such loss"),
+    refused("use_dft_loss use_asft_loss asft_* kto_*", "no such loss"),
     refused("oft_* pissa_* loraplus_* use_llama_pro freeze_*", "no such adapter"),
     refused("fp8 fp8_*", "no such quantization"),
     differs("use_kt kt_*", "PyTorch computes the base in bf16, not KTransformers"),

@@ -53,7 +53,7 @@ def model(draft: Draft, key: str, revision: str) -> None:
 
 
 def optimizer(draft: Draft, key: str, default: str) -> None:
-    """AdamW in its implementations; others are refused."""
+    """AdamW in its implementations, and Muon; others are refused."""
     name = str(draft.get(key, default))
     if name in _ADAMW:
         draft.put("train.optimizer", "adamw")
@@ -61,8 +61,24 @@ def optimizer(draft: Draft, key: str, default: str) -> None:
         draft.put("train.optimizer", "adamw_8bit")
         if difference := _ADAMW_8BIT[name]:
             draft.different[key] = difference
+    elif name == "muon":
+        muon(draft, key)
+    elif name == "adafactor":
+        draft.refused[key] = (
+            "adafactor: PyTorch's, which train.optimizer: adafactor is, takes a rate relative to "
+            "the size of the weights, Transformers' doesn't; set both by hand"
+        )
     else:
-        draft.refused[key] = f"{name}: only AdamW is there, in fp32 or 8 bits"
+        draft.refused[key] = f"{name}: only AdamW, in fp32 or 8 bits, and Muon can be imported"
+
+
+def muon(draft: Draft, key: str) -> None:
+    """PyTorch's Muon instead of another one."""
+    draft.put("train.optimizer", "muon")
+    draft.different[key] = (
+        "PyTorch's Muon, for matrices of blocks, with updates of the size of AdamW's; others scale "
+        "them otherwise, so check train.learning_rate"
+    )
 
 
 def schedule(

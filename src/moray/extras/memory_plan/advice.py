@@ -82,7 +82,7 @@ class Advice:
         if setup.settings.gradient_checkpointing is True:
             offloads = setup.with_train(gradient_checkpointing="offload")
             yield ("train.gradient_checkpointing: offload",), offloads
-        if setup.adapter is None and STRATEGIES[setup.settings.strategy].takes_adamw_8bit:
+        if setup.adapter is None and STRATEGIES[setup.settings.strategy].takes_any_optimizer:
             yield from self._in_fewer_bits(keys, setup)
         if setup.settings.weights == "bf16":
             # Adapters are trained in fp32.
@@ -109,7 +109,8 @@ class Advice:
             keys = in_8bit
             setup = setup.with_train(optimizer="adamw_8bit")
             yield keys, setup
-        if setup.settings.weights == "fp32" and setup.precision == "bf16":
+        rounds = setup.settings.optimizer in ("adamw", "adamw_8bit")
+        if rounds and setup.settings.weights == "fp32" and setup.precision == "bf16":
             yield (*keys, "train.weights: bf16"), setup.with_train(weights="bf16")
 
     def _more_workers(self, limit: float) -> Change | None:

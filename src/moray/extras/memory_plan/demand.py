@@ -45,6 +45,7 @@ from moray.train.memory import (
     footprint,
     rows_of_micro_batch,
 )
+from moray.train.optimizer import block_matrices
 
 # Rows of the two passes that others follow from. With one row, some models take other paths.
 _ROWS = (2, 3)
@@ -112,6 +113,8 @@ class Demand:
         weights = list(self._on_meta.parameters())
         self.trained = sum(weight.numel() for weight in weights if weight.requires_grad)
         self.whole = sum(weight.numel() for weight in weights)
+        matrices = block_matrices(self._on_meta.model)
+        self._in_matrices = sum(weight.numel() for weight in matrices)
         self._around = _around_blocks(self._on_meta.model, setup, quantized)
         self._losses: dict[int, float] = {}
 
@@ -174,7 +177,13 @@ class Demand:
         setup, settings = self.setup, self.setup.settings
         other = self.whole - self.trained - self._quantized
         held = footprint(
-            settings, setup.workers, self.trained, setup.adapter, self._quantized, other
+            settings,
+            setup.workers,
+            self.trained,
+            setup.adapter,
+            self._quantized,
+            other,
+            self._in_matrices,
         )
         if self.setup.device == "cpu":
             return held

@@ -30,8 +30,8 @@ from moray.provenance.manifest import read_manifest
 from moray.tasks.language.likelihood import Scores, figures, score, select_documents, total
 from moray.tasks.language.proofs.scores import compare_scores_with_plain
 from moray.tasks.language.rows import StoredSplit
+from moray.tasks.preference.losses import preference_losses, rewards
 from moray.tasks.preference.rows import as_sequences
-from moray.tasks.preference.task import preference_losses
 from moray.workers.entry import Worker
 
 
@@ -85,11 +85,10 @@ def evaluation(
 ) -> Evaluation:
     """Compare models on the pairs of one dataset, with bootstrap intervals over groups of pairs.
 
-    The base is the reference, so its margins are 0.
+    With a reference, that is the base, so its margins are 0.
 
     - `loss`: mean loss of the pairs, as in training.
-    - `reward_margin`: mean of `beta` times the difference between the answers in how much the
-      log-probability of the whole answer has changed from the base's, chosen minus rejected.
+    - `reward_margin`: mean difference of `losses.rewards`, chosen minus rejected.
     - `reward_accuracy`: share of the pairs with a margin above 0; ties count half.
     - `chosen_loss`, `chosen_bits_per_byte`, `chosen_accuracy`: a language model's figures on the
       chosen answers; see `likelihood.figures`.
@@ -144,12 +143,15 @@ def _sums(scores: Scores, base: Scores, settings: Preference) -> NDArray[np.floa
     One, loss, margin and win; and `Scores.sums` of the chosen answer. Pieces alternate between
     chosen and rejected.
     """
-    ratios = (base.nll - scores.nll).reshape(-1, 2)
-    lengths = scores.tokens.reshape(-1, 2)
-    losses = preference_losses(torch.from_numpy(ratios), torch.from_numpy(lengths), settings)
-    margins = settings.beta * (ratios[:, 0] - ratios[:, 1])
+    answers, reference = (torch.from_numpy(-one.nll.reshape(-1, 2)) for one in (scores, base))
+    if not settings.has_reference:
+        reference = torch.zeros_like(answers)
+    lengths = torch.from_numpy(scores.tokens.reshape(-1, 2))
+    losses = preference_losses(answers, reference, lengths, settings).numpy()
+    chosen, rejected = rewards(answers, reference, lengths, settings).numpy().T
+    margins = chosen - rejected
     wins = (np.sign(margins) + 1) / 2
-    columns = np.ones(len(ratios)), losses.numpy(), margins, wins, *scores.sums()[::2].T
+    columns = np.ones(len(losses)), losses, margins, wins, *scores.sums()[::2].T
     return np.stack(columns, axis=1)
 
 

@@ -3,7 +3,7 @@
 Of stored rows, the flag 4 marks the tokens of a rejected answer; see `proofs.language` for others.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,42 +12,78 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from moray.config.schema.train import Preference
 from moray.tasks.language.proofs.plain import Piece, log_probabilities, pieces_of
 
 _REJECTED = 4
 
 
 def losses(
-    model: Any, reference: Any, rows: NDArray[np.void], kind: str, beta: float, smoothing: float
+    model: Any, reference: Any | None, rows: NDArray[np.void], settings: Preference
 ) -> Iterator[Tensor]:
-    """The loss of each pair in some rows, nats, shape (); see `loss_of`."""
-    for pair in pairs_of(rows):
-        ratios = []
-        for tokens, mask in pair:
-            now = log_probabilities(model, tokens, mask).sum()
-            with torch.no_grad():
-                before = log_probabilities(reference, tokens, mask).sum()
-            ratios.append((now - before) / (sum(mask[1:]) if kind == "ipo" else 1))
-        yield loss_of(ratios[0] - ratios[1], kind, beta, smoothing)
-
-
-def loss_of(difference: Tensor, kind: str, beta: float, smoothing: float) -> Tensor:
-    """The loss of a pair, shape ().
-
-    Sources: Rafailov et al., "Direct Preference Optimization", 2023, equation 7; Mitchell, "A note
-    on DPO with noisy preferences and relationship to IPO", 2023; Azar et al., "A general
-    theoretical paradigm to understand learning from human preferences", 2023, equation 17.
+    """The loss of each pair in some rows, nats, shape (); see `loss_of`.
 
     Args:
-        difference: log-probability of the chosen answer under the model minus that under the
-            reference, minus the same of the rejected one, nats, shape (); of `ipo`, of means over
-            an answer's tokens.
-        kind: `dpo` or `ipo`.
+        reference: only of losses that have one.
     """
-    if kind == "ipo":
-        return (difference - 1 / (2 * beta)) ** 2
-    margin = beta * difference
-    return (1 - smoothing) * F.softplus(-margin) + smoothing * F.softplus(margin)
+    for pair in pairs_of(rows):
+        now, before = [], []
+        for tokens, mask in pair:
+            now.append(log_probabilities(model, tokens, mask).sum())
+            with torch.no_grad():
+                known = log_probabilities(reference, tokens, mask).sum() if reference else 0
+            before.append(known)
+        lengths = [sum(mask[1:]) for _, mask in pair]
+        yield loss_of(now, before, lengths, settings)
+
+
+def loss_at_start(settings: Preference) -> float:
+    """The loss of a model that equals its reference, if likelihoods have no weight in it."""
+    zeros = [torch.zeros((), dtype=torch.float64)] * 2
+    return float(loss_of(zeros, zeros, [1, 1], settings))
+
+
+def loss_of(
+    now: Sequence[Tensor],
+    before: Sequence[Tensor | float],
+    lengths: Sequence[int],
+    settings: Preference,
+) -> Tensor:
+    """The loss of a pair, shape ().
+
+    Sources: those of `losses.preference_losses`, each formula written out.
+
+    Args:
+        now: log-probability of the chosen and of the rejected answer, nats, each of shape ().
+        before: the same under the reference.
+        lengths: number of tokens of both.
+    """
+    beta, smoothing = settings.beta, settings.label_smoothing
+    chosen, rejected = (one - other for one, other in zip(now, before, strict=True))
+    mean_chosen, mean_rejected = chosen / lengths[0], rejected / lengths[1]
+    match settings.loss:
+        case "dpo" | "cpo":
+            margin = beta * (chosen - rejected)
+            loss = (1 - smoothing) * F.softplus(-margin) + smoothing * F.softplus(margin)
+        case "robust":
+            margin = beta * (chosen - rejected)
+            loss = (1 - smoothing) * F.softplus(-margin) - smoothing * F.softplus(margin)
+            loss = loss / (1 - 2 * smoothing)
+        case "hinge":
+            loss = (1 - beta * (chosen - rejected)).clamp(min=0)
+        case "ipo":
+            loss = (mean_chosen - mean_rejected - 1 / (2 * beta)) ** 2
+        case "sigmoid_norm":
+            loss = F.softplus(-beta * (mean_chosen - mean_rejected))
+        case "simpo":
+            margin = beta * mean_chosen - beta * mean_rejected - settings.simpo_gamma
+            loss = (1 - smoothing) * F.softplus(-margin) + smoothing * F.softplus(margin)
+        case "orpo":
+            odds = [p / (1 - p) for p in (mean_chosen.exp(), mean_rejected.exp())]
+            loss = beta * F.softplus(-(odds[0].log() - odds[1].log()))
+    by_default = 1.0 if settings.loss in ("cpo", "orpo") else 0.0
+    weight = by_default if settings.rpo_alpha is None else settings.rpo_alpha
+    return loss - weight * now[0] / lengths[0]
 
 
 def pairs_of(rows: NDArray[np.void]) -> Iterator[tuple[Piece, Piece]]:

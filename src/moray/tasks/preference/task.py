@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -21,6 +22,7 @@ from moray.tasks.language.proofs import plain
 from moray.tasks.language.rows import FIRST, TRAINED
 from moray.tasks.language.task import LanguageTask
 from moray.tasks.preference import proofs
+from moray.tasks.preference.losses import likelihood_weight, preference_losses
 from moray.tasks.preference.rows import as_sequences, num_pairs
 from moray.workers.collectives import from_first_worker
 
@@ -33,7 +35,7 @@ class PairBatch(TokenBatch):
         pieces: the piece of each trained token, shape (trained tokens,): 2i for the chosen answer
             of pair i, 2i + 1 for the rejected one.
         reference: log-probabilities of the answers under the reference, nats, fp32, shape
-            (pairs, 2): chosen, rejected.
+            (pairs, 2): chosen, rejected; zeros without one.
     """
 
     pieces: Tensor
@@ -41,19 +43,26 @@ class PairBatch(TokenBatch):
 
 
 def make_pair_batch(rows: Rows, packing: bool) -> PairBatch:
-    """Make a batch of rows with the field `reference`; see `as_sequences` for `packing`."""
+    """Make a batch of rows, which can have the field `reference`; see `as_sequences`."""
     batch = make_batch(as_sequences(rows, packing))
     flags = rows["flags"].ravel()
     # Each piece has a trained token, and padding has none.
     trained = np.cumsum(flags & FIRST != 0)[flags & TRAINED != 0]
     _, pieces = np.unique(trained, return_inverse=True)
-    reference = rows["reference"]
-    is_pair = np.arange(reference.shape[1]) < num_pairs(rows)[:, None]
     return PairBatch(
         **vars(batch),
         pieces=torch.from_numpy(pieces),
-        reference=torch.from_numpy(reference[is_pair]),
+        reference=torch.from_numpy(_reference(rows)),
     )
+
+
+def _reference(rows: Rows) -> NDArray[np.float32]:
+    numbers = num_pairs(rows)
+    assert rows.dtype.names
+    if "reference" not in rows.dtype.names:
+        return np.zeros((int(numbers.sum()), 2), np.float32)
+    stored: NDArray[np.float32] = rows["reference"]
+    return stored[np.arange(stored.shape[1]) < numbers[:, None]]
 
 
 class PreferenceLoss(TokenLoss):
@@ -76,8 +85,8 @@ class PreferenceLoss(TokenLoss):
         tokens = self._log_probabilities(batch)
         answers = torch.zeros(count, device=tokens.device).index_add(0, batch.pieces, tokens)
         lengths = torch.bincount(batch.pieces, minlength=count)
-        ratios = answers.view(-1, 2) - batch.reference
-        return preference_losses(ratios, lengths.view(-1, 2), self._settings).sum()
+        pairs = answers.view(-1, 2), batch.reference, lengths.view(-1, 2)
+        return preference_losses(*pairs, self._settings).sum()
 
     def _log_probabilities(self, batch: PairBatch) -> Tensor:
         """Log-probability of each trained token, nats, fp32, shape (trained tokens,)."""
@@ -86,31 +95,6 @@ class PreferenceLoss(TokenLoss):
             return linear_log_probabilities(hidden, weight, targets)[: len(batch.targets)]
         logits = self.logits(batch).float()
         return -F.cross_entropy(logits, batch.targets, reduction="none")
-
-
-def preference_losses(ratios: Tensor, lengths: Tensor, settings: Preference) -> Tensor:
-    """Loss of each pair.
-
-    Sources: Rafailov et al., "Direct Preference Optimization", 2023 (`dpo`); Mitchell, "A note on
-    DPO with noisy preferences and relationship to IPO", 2023 (`label_smoothing`); Azar et al., "A
-    general theoretical paradigm to understand learning from human preferences", 2023, equation 17
-    (`ipo`), with log-probabilities averaged over an answer's tokens as in TRL.
-
-    Args:
-        ratios: log-probability of each answer under the model minus that under the reference,
-            nats, shape (pairs, 2): chosen, rejected.
-        lengths: number of tokens of each answer, shape (pairs, 2).
-
-    Returns:
-        Shape (pairs,).
-    """
-    beta, smoothing = settings.beta, settings.label_smoothing
-    if settings.loss == "ipo":
-        chosen, rejected = (ratios / lengths).unbind(1)
-        return (chosen - rejected - 1 / (2 * beta)) ** 2
-    chosen, rejected = ratios.unbind(1)
-    margins = beta * (chosen - rejected)
-    return -F.logsigmoid(margins) * (1 - smoothing) - F.logsigmoid(-margins) * smoothing
 
 
 def without_dropout(model: PreTrainedModel) -> PreTrainedModel:
@@ -163,14 +147,14 @@ class PreferenceTask(LanguageTask):
         device: torch.device,
         gradient: bool,
     ) -> Figures:
-        how = self._settings.loss, self._settings.beta, self._settings.label_smoothing
-        if folder == start:
+        settings = self._settings
+        if folder == start and settings.has_reference and not likelihood_weight(settings):
             # A model that equals its reference, whatever the pairs.
-            equal = torch.zeros((), dtype=torch.float64)
-            return Figures(float(proofs.loss_of(equal, *how)))
-        model, reference = (plain.load(one, bits, device) for one in (folder, start))
+            return Figures(proofs.loss_at_start(settings))
+        model = plain.load(folder, bits, device)
+        reference = plain.load(start, bits, device) if settings.has_reference else None
         with torch.no_grad():
-            losses = torch.stack(list(proofs.losses(model, reference, rows, *how)))
+            losses = torch.stack(list(proofs.losses(model, reference, rows, settings)))
         return Figures(float(losses.mean()))
 
 

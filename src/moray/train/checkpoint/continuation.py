@@ -20,6 +20,8 @@ from moray.train.spec import RunSpec
 
 _RECORD = "continued_from.json"
 _KEY = "train.resume_from_checkpoint"
+# State that only checkpoints of these optimizers have; both of AdamW have the same.
+_STATE = {"muon": "momentum_buffer", "adafactor": "row_var"}
 # Keys of `train` and their values that round what a checkpoint has in fp32.
 _ROUNDED = {
     "optimizer": ("adamw_8bit", "optimizer state is", "it to 8 bits"),
@@ -133,11 +135,10 @@ def _check_tensors(key: str, checkpoint: str, spec: RunSpec) -> None:
             f"{checkpoint} has missing or damaged files: {', '.join(damaged)}",
             "use another checkpoint",
         )
+    saved = MetadataReader(source.fetch(step)).read_metadata().state_dict_metadata
     saved_shapes = {
         name: tuple(entry.size)
-        for name, entry in MetadataReader(source.fetch(step))
-        .read_metadata()
-        .state_dict_metadata.items()
+        for name, entry in saved.items()
         if isinstance(entry, TensorStorageMetadata) and not is_state(name)
     }
     for name in sorted(shapes.keys() | saved_shapes.keys()):
@@ -148,6 +149,15 @@ def _check_tensors(key: str, checkpoint: str, spec: RunSpec) -> None:
                 f"{_shape(saved_shapes.get(name))} there and {_shape(shapes.get(name))} here",
                 "use a checkpoint of the same model and adapter",
             )
+    kinds = {name.rpartition("/")[2] for name in saved if is_state(name)}
+    there = next((name for name, kind in _STATE.items() if kind in kinds), "adamw")
+    here = spec.settings.optimizer if spec.settings.optimizer in _STATE else "adamw"
+    if there != here:
+        raise UserError(
+            key,
+            f"{checkpoint} has the state of {there}, and train.optimizer is {here}",
+            f"use a checkpoint of {here}, or set train.optimizer to {there}",
+        )
 
 
 def _shape(shape: tuple[int, ...] | None) -> str:

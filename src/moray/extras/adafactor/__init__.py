@@ -1,0 +1,1 @@
+"""Adafactor, as an optimizer of training."""

@@ -1,0 +1,1 @@
+"""Muon, as an optimizer of training."""
