@@ -209,6 +209,30 @@ HYBRID: dict[str, Config] = {
     "Qwen3.5": _of(hf.Qwen3_5TextConfig, **_LINEAR),
     "Qwen3.5-MoE": _of(hf.Qwen3_5MoeTextConfig, **_LINEAR, shared_expert_intermediate_size=16),
 }
+# Only for what adapters do with them: their routers have linear layers, of several names.
+ROUTED: dict[str, Config] = {
+    "Gemma 4 MoE": _of(
+        hf.Gemma4TextConfig,
+        enable_moe_block=True,
+        layer_types=_SLIDING,
+        num_kv_shared_layers=0,
+        vocab_size_per_layer_input=VOCABULARY,
+        hidden_size_per_layer_input=8,
+        global_head_dim=8,
+        top_k_experts=2,
+    ),
+    "HunYuan MoE": _of(hf.HunYuanMoEV1Config, moe_topk=2),
+    "JetMoE": _of(hf.JetMoeConfig, kv_channels=8),
+    "LongCat": _of(
+        hf.LongcatFlashConfig,
+        **_LATENT,
+        expert_ffn_hidden_size=16,
+        ffn_hidden_size=32,
+        zero_expert_num=1,
+        num_layers=2,
+        moe_topk=2,
+    ),
+}
 
 
 def build(config: hf.PretrainedConfig) -> PreTrainedModel:

@@ -7,22 +7,26 @@ from typing import Any
 
 import pytest
 import torch
-from architectures import PACKED, UNPACKED, build
+from architectures import HYBRID, PACKED, ROUTED, UNPACKED, build
 from peft import PeftModel
+from torch import nn
 from transformers import PreTrainedModel
 
 from moray.config.schema.train import Adapter
 from moray.errors import UserError
 from moray.model.adapter import add_adapter, merged, save_adapter
 from moray.model.load import load_model
+from moray.train.trained import trained_of
 
-KNOWN = PACKED | UNPACKED
+KNOWN = PACKED | UNPACKED | HYBRID | ROUTED
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 MLP = ["gate_proj", "up_proj", "down_proj"]
 # Each layer has experts.
 EXPERTS = ["Qwen3-MoE", "Mixtral", "OLMoE", "MiniMax-M2", "Phi-3.5-MoE", "Granite MoE", "gpt-oss"]
 # The first layer has none, the second a shared one besides.
 SHARED = ["GLM-4-MoE", "DeepSeek-V3", "ERNIE 4.5 MoE"]
+# Dense layers of the experts' names are beside them, and PEFT doesn't take these for linear layers.
+BESIDE = ["Qwen2-MoE", "Qwen3.5-MoE", "Llama 4", "Jamba", "Gemma 4 MoE"]
 
 
 def adapted(model: PreTrainedModel, adapter: Adapter) -> PreTrainedModel:
@@ -60,6 +64,32 @@ def test_routers_are_adapted_only_if_they_are_named(architecture: str) -> None:
     named = build(KNOWN[architecture]())
     add_adapter(named, Adapter(target_modules=["gate", "q_proj"]), seed=0)
     assert layers_of(named) == {"self_attn.q_proj": 2, "mlp.gate": 2}
+
+
+@pytest.mark.parametrize("architecture", ROUTED)
+def test_routers_that_are_linear_layers_are_left_out_too(architecture: str) -> None:
+    model = build(KNOWN[architecture]())
+    add_adapter(model, Adapter(), seed=0)
+    kinds = {kind.rpartition(".")[2] for kind in layers_of(model)}
+    assert kinds
+    assert not kinds & {"router", "proj", "wg", "layer", "classifier"}
+
+
+@pytest.mark.parametrize("architecture", BESIDE)
+def test_the_usual_list_stands_for_experts_beside_dense_layers_too(
+    architecture: str, tmp_path: Path
+) -> None:
+    adapter = Adapter(rank=2, target_modules=[*ATTENTION, *MLP])
+    build(KNOWN[architecture]()).save_pretrained(tmp_path / "base")
+    model = adapted(load_model(tmp_path / "base"), adapter)
+    layers = trained_of(model, adapter).layers
+    assert {"experts.gate_up_proj", "experts.down_proj", *MLP} <= layers.keys()
+    expected = logits_of(model)
+    save_adapter(model, adapter, tmp_path / "adapter", torch.float32)
+    loaded: Any = PeftModel.from_pretrained(load_model(tmp_path / "base"), tmp_path / "adapter")
+    torch.testing.assert_close(logits_of(loaded.eval()), expected, rtol=0, atol=0)
+    whole = merged(load_model(tmp_path / "base"), tmp_path / "adapter")
+    torch.testing.assert_close(logits_of(whole), expected, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("architecture", SHARED)
@@ -133,22 +163,35 @@ def test_half_of_a_tensor_of_experts_is_refused_with_its_other_half() -> None:
 
 
 @pytest.mark.parametrize("targets", ["all-linear", [*ATTENTION, *MLP]])
-@pytest.mark.parametrize("setting", [{"dropout": 0.05}, {"use_dora": True}])
 @pytest.mark.parametrize("architecture", ["Qwen3-MoE", "Mixtral", "GLM-4-MoE"])
-def test_what_experts_do_not_take_is_refused_with_a_remedy_that_works(
-    architecture: str, setting: dict[str, Any], targets: Any
+def test_dora_of_experts_is_refused_with_a_remedy_that_works(
+    architecture: str, targets: Any
 ) -> None:
-    (key,) = setting
-    adapter = Adapter(target_modules=targets, **setting)
+    adapter = Adapter(target_modules=targets, use_dora=True)
     with pytest.raises(UserError) as caught:
         add_adapter(build(KNOWN[architecture]()), adapter, seed=0)
-    off = "dropout to 0.0" if key == "dropout" else "use_dora to false"
     kind = build(KNOWN[architecture]()).config.model_type
     assert str(caught.value) == (
-        f"adapter.{key}: can't be used with the experts of a {kind} model, which share a tensor; "
-        f"set {off}, or target_modules to [k_proj, o_proj, q_proj, v_proj]"
+        f"adapter.use_dora: can't be used with the experts of a {kind} model, which share a "
+        "tensor; set it to false, or target_modules to [k_proj, o_proj, q_proj, v_proj]"
     )
     (listed,) = re.findall(r"\[(.*)\]", caught.value.remedy)
-    for remedy in ({key: 0}, {"target_modules": listed.split(", ")}):
+    for remedy in ({"use_dora": False}, {"target_modules": listed.split(", ")}):
         model = build(KNOWN[architecture]())
         add_adapter(model, Adapter.model_validate(adapter.model_dump() | remedy), seed=0)
+
+
+def test_layers_beside_experts_have_the_dropout_and_peft_loads_the_adapter(tmp_path: Path) -> None:
+    build(KNOWN["Qwen3-MoE"]()).save_pretrained(tmp_path / "base")
+    adapter = Adapter(rank=2, dropout=0.5)
+    model = adapted(load_model(tmp_path / "base"), adapter)
+    dropouts = [layer.p for layer in model.modules() if type(layer) is nn.Dropout]
+    assert dropouts == [0.5] * 2 * len(ATTENTION)
+    trained = trained_of(model, adapter)
+    assert trained.facts["without_dropout"] == ["experts.gate_up_proj", "experts.down_proj"]
+    assert "no dropout on experts.gate_up_proj, experts.down_proj" in str(trained)
+    expected = logits_of(model)
+    assert not torch.equal(logits_of(model.train()), expected)
+    save_adapter(model, adapter, tmp_path / "adapter", torch.float32)
+    loaded: Any = PeftModel.from_pretrained(load_model(tmp_path / "base"), tmp_path / "adapter")
+    torch.testing.assert_close(logits_of(loaded.eval()), expected, rtol=0, atol=0)

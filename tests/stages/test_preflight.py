@@ -234,12 +234,12 @@ def test_what_experts_do_not_take_is_reported(unmet: Unmet, architecture: str) -
     for targets in ("all-linear", usual):
         adapter = {"runs.base.adapter.target_modules": targets}
         assert unmet(["base"], **keys, **adapter) == []
-        (line,) = unmet(["base"], **keys, **adapter, **{"runs.base.adapter.dropout": 0.05})
+        assert unmet(["base"], **keys, **adapter, **{"runs.base.adapter.dropout": 0.05}) == []
+        (line,) = unmet(["base"], **keys, **adapter, **{"runs.base.adapter.use_dora": True})
         kind = {"Qwen3-MoE": "qwen3_moe", "Mixtral": "mixtral"}[architecture]
         assert line == (
-            f"runs.base.adapter.dropout: can't be used with the experts of a {kind} model, which "
-            "share a tensor; set dropout to 0.0, or target_modules to [k_proj, o_proj, q_proj, "
-            "v_proj]"
+            f"runs.base.adapter.use_dora: can't be used with the experts of a {kind} model, which "
+            "share a tensor; set it to false, or target_modules to [k_proj, o_proj, q_proj, v_proj]"
         )
     (line,) = unmet(["base"], **keys, **{"runs.base.adapter.target_modules": ["q_prj"]})
     assert line == (

@@ -30,12 +30,23 @@ def add_adapter(model: PreTrainedModel, settings: Adapter, seed: int) -> None:
             model.add_adapter(config)
         except ValueError as error:
             raise unknown_targets(settings, error) from error
+    if settings.dropout and not config.lora_dropout:
+        _drop_out(model, settings.dropout)
     # Also those that it puts where text doesn't pass.
     freeze_unused(model)
     # PEFT creates adapters in the layer's compute type, in which small updates would be lost.
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
+
+
+def _drop_out(model: PreTrainedModel, share: float) -> None:
+    """Give the layers of an adapter dropout, but for parameters."""
+    from peft.tuners.lora import LoraLayer, ParamWrapper
+
+    for layer in model.modules():
+        if isinstance(layer, LoraLayer) and not isinstance(layer, ParamWrapper):
+            layer.lora_dropout["default"] = torch.nn.Dropout(share)
 
 
 def leave_casts_to_autocast(model: PreTrainedModel, settings: Adapter) -> None:

@@ -2,11 +2,12 @@
 
 In transformers 5, the experts of a mixture are no layers: each layer has one tensor for all of its
 experts, with the gate and the upward projection of each side by side. PEFT adapts such tensors as
-parameters, without dropout and DoRA.
+parameters, without dropout and DoRA. Other layers beside them have the dropout.
 """
 
 import difflib
 import math
+import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,7 @@ _OF_EXPERTS = {
 _LAYERS_OF_EXPERTS = {
     name for layers in _OF_EXPERTS.values() for together in layers for name in together
 }
+_CLASSES_OF_ROUTERS = re.compile(r"Router|Gating|MoE\w*Gate$")
 # What PEFT calls the router's weight, which was a linear layer before transformers 5.
 _ROUTER = "gate.weight"
 
@@ -94,6 +96,8 @@ def lora_config(model: PreTrainedModel, settings: Adapter) -> "LoraConfig":
             named.discard(_ROUTER)
         config.target_parameters = sorted(named | {*_left_out(model, config, targets)})
         config.target_modules = sorted(config.target_modules)
+        # PEFT refuses it for parameters, also when it loads an adapter.
+        config.lora_dropout = 0.0
         _check_experts(model, settings, config)
     return config
 
@@ -110,14 +114,15 @@ def unknown_targets(settings: Adapter, error: Exception) -> UserError:
 def _experts(model: PreTrainedModel, names: Iterable[str]) -> dict[str, int]:
     """The tensors of experts that names stand for, with the number of layers side by side.
 
+    They stand for layers of the same name beside the experts too.
+
     Raises:
         UserError: if a name stands for one of two layers in a tensor.
     """
     tensors = {
         name.rpartition(".")[2] for name, weight in model.named_parameters() if weight.dim() == 3
     }
-    named = {name for name in names if not _layers(model, name)}
-    found: dict[str, int] = {}
+    named, found = {*names}, dict[str, int]()
     for tensor in sorted(tensors & _OF_EXPERTS.keys()):
         for together in _OF_EXPERTS[tensor]:
             missing = [name for name in together if name not in named]
@@ -158,17 +163,13 @@ def _left_out(
 
 
 def _check_experts(model: PreTrainedModel, settings: Adapter, config: "LoraConfig") -> None:
-    choices = {"dropout": settings.dropout, "use_dora": settings.use_dora}
-    for key in [key for key, value in choices.items() if value]:
-        off = " and ".join(
-            f"{other} to {type(value)(0)}" for other, value in choices.items() if value
-        ).replace("False", "false")
+    if settings.use_dora:
         others = ", ".join(sorted(config.target_modules))
         raise UserError(
-            f"adapter.{key}",
+            "adapter.use_dora",
             f"can't be used with the experts of a {model.config.model_type} model, which share "
             "a tensor",
-            f"set {off}" + (f", or target_modules to [{others}]" if others else ""),
+            "set it to false" + (f", or target_modules to [{others}]" if others else ""),
         )
 
 
@@ -198,13 +199,15 @@ def _check_names(model: PreTrainedModel, names: Iterable[str]) -> None:
 def _not_adapted(model: PreTrainedModel) -> list[str]:
     """The names of linear layers that `all-linear` leaves out, besides the output embedding.
 
-    Routers that are linear layers return more than one tensor. Those of other mixtures of experts
-    aren't linear layers.
+    Routers are linear layers, or have one; those of most mixtures of experts have a plain
+    parameter.
     """
     routers = [
-        name
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and type(module).__name__.endswith("Router")
+        f"{path}.{name}".removesuffix(".")
+        for path, router in model.named_modules()
+        if _CLASSES_OF_ROUTERS.search(type(router).__name__)
+        for name, module in router.named_modules()
+        if isinstance(module, nn.Linear)
     ]
     return [*routers, *_NOT_CALLED.get(model.config.get_text_config().model_type, ())]
 

@@ -26,6 +26,7 @@ class Trained:
         in_matrices: number of trained ones in the matrices of blocks.
         layers: of an adapter, the number of layers and of their trained parameters, by kind.
         frozen: without an adapter, the number of parameters of each part that isn't trained.
+        without_dropout: kinds of layers that can't have the adapter's dropout.
     """
 
     parameters: int
@@ -33,6 +34,7 @@ class Trained:
     in_matrices: int
     layers: dict[str, tuple[int, int]]
     frozen: dict[str, int]
+    without_dropout: tuple[str, ...] = ()
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -42,16 +44,21 @@ class Trained:
             for kind, (count, parameters) in self.layers.items()
         }
         facts = {"parameters": self.parameters, "of": self.total}
-        return facts | {"layers": layers} | {"frozen": self.frozen}
+        facts |= {"layers": layers, "frozen": self.frozen}
+        undropped = {"without_dropout": [*self.without_dropout]} if self.without_dropout else {}
+        return facts | undropped
 
     def __str__(self) -> str:
         if self.parameters == self.total:
             return f"trained: all {number(self.total)} parameters"
         kinds = "".join(f"{count} {kind}, " for kind, (count, _) in self.layers.items())
         frozen = ", ".join(f"{part} {number(count)}" for part, count in self.frozen.items())
-        return f"trained: {kinds}{number(self.parameters)} of {number(self.total)} parameters" + (
-            f"; frozen: {frozen}" if frozen else ""
-        )
+        whole = f"trained: {kinds}{number(self.parameters)} of {number(self.total)} parameters"
+        if frozen:
+            whole += f"; frozen: {frozen}"
+        if self.without_dropout:
+            whole += f"; no dropout on {', '.join(self.without_dropout)}, which are no layers"
+        return whole
 
 
 def trained_of(model: PreTrainedModel, adapter: Adapter | None) -> Trained:
@@ -69,6 +76,7 @@ def trained_of(model: PreTrainedModel, adapter: Adapter | None) -> Trained:
         in_matrices=sum(weight.numel() for weight in block_matrices(model)),
         layers=_layers(model) if adapter else {},
         frozen={} if adapter else _frozen(model),
+        without_dropout=_without_dropout(model) if adapter and adapter.dropout else (),
     )
 
 
@@ -96,6 +104,16 @@ def _layers(model: PreTrainedModel) -> dict[str, tuple[int, int]]:
             paths = kinds.setdefault(kind, {})
             paths[path] = paths.get(path, 0) + weight.numel()
     return {kind: (len(paths), sum(paths.values())) for kind, paths in kinds.items()}
+
+
+def _without_dropout(model: PreTrainedModel) -> tuple[str, ...]:
+    """The kinds of parameters that PEFT adapts without a layer of theirs being called."""
+    kinds = {}
+    for name, weight in model.named_parameters():
+        if weight.requires_grad:
+            path, kind = _owner(model, name)
+            kinds[kind] = hasattr(model.get_submodule(path), "parameter_name")
+    return tuple(kind for kind, is_parameter in kinds.items() if is_parameter)
 
 
 def _owner(model: PreTrainedModel, name: str) -> tuple[str, str]:

@@ -284,14 +284,20 @@ class Adapter(Section):
         gt=0,
         description="The adapter's output is scaled by `alpha / rank`; see `use_rslora`.",
     )
-    dropout: float = Field(0.0, ge=0, lt=1, description="Dropout on the adapter's input.")
+    dropout: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Dropout on the adapter's input; those of experts, which PEFT adapts as "
+        "parameters, have none.",
+    )
     target_modules: Literal["all-linear"] | Annotated[list[str], Field(min_length=1)] = Field(
         "all-linear",
         description="Names, or ends of names, of the layers to adapt. `all-linear`: all linear "
         "layers except the output embedding, routers, and layers of which an architecture's code "
         "uses the weights alone; of mixtures of experts, also the experts where PEFT takes them "
         "for linear layers. `gate_proj`, `up_proj` and `down_proj` stand for those of the experts "
-        "too, which take neither `dropout` nor `use_dora`.",
+        "too, which don't take `use_dora`.",
     )
     use_rslora: bool = Field(
         False,
