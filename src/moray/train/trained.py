@@ -40,7 +40,7 @@ class Trained:
             kind: {"layers": count, "parameters": parameters}
             for kind, (count, parameters) in self.layers.items()
         }
-        facts = {"parameters": self.parameters, "of": self.total}
+        facts: dict[str, Any] = {"parameters": self.parameters, "of": self.total}
         facts |= {"layers": layers, "frozen": self.frozen}
         undropped = {"without_dropout": [*self.without_dropout]} if self.without_dropout else {}
         return facts | undropped
