@@ -261,6 +261,8 @@ def test_experts_that_are_not_quantized_are_reported(unmet: Unmet) -> None:
     assert line.startswith(
         "runs.base.adapter.quantize_base: 8bit doesn't quantize the experts of a mixtral model ("
     )
+    assert line.endswith("set it to 4bit, or to null and base_dtype: bf16")
+    assert unmet(["base"], **keys | {"runs.base.adapter.quantize_base": "4bit"}) == []
 
 
 def test_new_tokens_of_a_base_are_not_sharded_with_an_adapter(unmet: Unmet, folder: Path) -> None:

@@ -201,7 +201,7 @@ def num_adapter_parameters(shapes: Shapes, rank: int) -> int:
 
 
 def num_in_linear_layers(shapes: Shapes) -> int:
-    """Number of weights in all matrices except embeddings."""
+    """Number of weights in all matrices except embeddings, and in those of experts."""
     return sum(map(math.prod, _matrices(shapes)))
 
 
@@ -210,3 +210,5 @@ def _matrices(shapes: Shapes) -> Iterator[tuple[int, ...]]:
     for name, shape in shapes.items():
         if len(shape) == 2 and not any(part in name for part in outside):
             yield shape
+        elif len(shape) == 3 and ".experts." in name:
+            yield from [shape[1:]] * shape[0]

@@ -1,6 +1,7 @@
 """Build the module to train from a Hugging Face folder, reproducibly if asked to."""
 
 import os
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -122,19 +123,25 @@ def _model(spec: RunSpec, task: Task, with_weights: bool) -> PreTrainedModel:
     adapter = spec.adapter
     dtype = DTYPES[adapter.base_dtype if adapter else spec.settings.weights]
     bits = adapter.quantize_base if adapter else None
+    base = extras.part(extras.QUANTIZED[bits], "base") if bits else None
     if with_weights:
         # What will be sharded may not fit on one GPU.
         device = None if spec.settings.strategy == "ddp" else torch.device("cpu")
         model = task.load(spec.start, dtype, Quantization(bits, device) if bits else None)
     else:
         model = task.empty(spec.start, dtype)
-        if bits:
-            extras.part(extras.QUANTIZED[bits], "base").quantize_empty(model, bits)
+        if base:
+            base.quantize_empty(model, bits)
     if adapter is not None:
         # PEFT takes a while to import.
         from moray.model.adapter import add_adapter
 
-        add_adapter(model, adapter, spec.settings.seed)
+        with (
+            nullcontext()
+            if base is None
+            else base.adding_adapters(model, recompute=not spec.settings.gradient_checkpointing)
+        ):
+            add_adapter(model, adapter, spec.settings.seed)
     if folder := extras.WEIGHTS.get(spec.settings.weights):
         extras.part(folder, "rounding").check_weights(model, spec.settings)
     return model

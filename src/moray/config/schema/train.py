@@ -316,9 +316,10 @@ class Adapter(Section):
     )
     quantize_base: Literal["4bit", "8bit"] | None = Field(
         None,
-        description="`4bit`: keep the linear layers of the frozen base in 4-bit NormalFloat "
-        "(QLoRA, Dettmers et al., 2023), which needs the optional `qlora` extra. `8bit`: in 8-bit "
-        "integers with a scale for each row, which needs no other library. Other weights are in "
+        description="`4bit`: keep the linear layers of the frozen base, and its experts, in 4-bit "
+        "NormalFloat (QLoRA, Dettmers et al., 2023), which needs the optional `qlora` extra. "
+        "`8bit`: linear layers in 8-bit integers with a scale for each row, which needs no other "
+        "library; not for mixtures of experts. Other weights are in "
         "`base_dtype`. Both need `strategy: ddp` or `fsdp2`.",
     )
 

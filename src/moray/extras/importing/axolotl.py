@@ -325,7 +325,7 @@ RULES: Sequence[Rule] = (
     no_effect("eot_tokens", "the end of a turn is trained as the chat template writes it"),
     differs("special_tokens.bos_token", "the tokenizer's own is kept; see data.bos"),
     differs("group_by_length", "rows have a random order"),
-    differs("quantize_moe_experts", "experts that aren't linear layers are kept in bf16"),
+    no_effect("quantize_moe_experts", "experts are quantized with the layers, in 4 bits"),
     differs("adam_epsilon", "AdamW's epsilon is 1e-8"),
     refused(
         "processor_type skip_prepare_dataset freeze_mm_modules image_*",

@@ -8,12 +8,12 @@ bitsandbytes is imported when it is needed: that takes a while, and most runs do
 """
 
 from collections.abc import Iterator
-from functools import partial
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from transformers import BitsAndBytesConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.core_model_loading import ConversionOps
 from transformers.pytorch_utils import Conv1D
 from transformers.quantizers import AutoHfQuantizer, HfQuantizer, register_quantizer
@@ -21,6 +21,15 @@ from transformers.quantizers.quantizers_utils import should_convert_module
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from moray.errors import UserError
+from moray.extras.quantized_base.experts import (
+    NF4,
+    compute_whole,
+    expect_experts,
+    experts_of,
+    shapes_of_experts,
+    states_of,
+    tensors_of_experts,
+)
 from moray.model.quantization import Bits, Quantization
 from moray.workers.collectives import from_first_worker
 
@@ -176,15 +185,7 @@ class _Rows(ConversionOps):
         return parameters
 
 
-_CONFIGS = {
-    "4bit": BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=torch.bfloat16,
-    ),
-    "8bit": Rows8bit(),
-}
+_CONFIGS = {"4bit": NF4(), "8bit": Rows8bit()}
 
 
 def keywords(quantization: Quantization) -> dict[str, Any]:
@@ -204,17 +205,24 @@ def check_quantized(model: PreTrainedModel, bits: Bits) -> None:
     if kind in _COMPUTE_WITH_WEIGHTS:
         problem = f"{bits} doesn't work with {kind} models, which compute with weights of layers"
         raise UserError("adapter.quantize_base", problem, remedy)
-    # transformers keeps experts in tensors of three dimensions, which are left as they are.
+    # Of experts and others, which are no layers: those that are left as they are.
+    quantized = {*tensors_of_experts(model)} if bits == "4bit" else set()
     others = (module for module in model.modules() if not isinstance(module, nn.Conv1d))
-    direct = (weight for module in others for weight in module.parameters(recurse=False))
-    whole = sum(weight.numel() for weight in direct if weight.dim() == 3)
+    left = [
+        weight
+        for module in others
+        for name, weight in module.named_parameters(recurse=False)
+        if weight.dim() == 3 and (module, name) not in quantized
+    ]
+    whole = sum(weight.numel() for weight in left)
     if whole > _FEW * model.num_parameters():
         problem = f"{bits} doesn't quantize the experts of a {kind} model ({whole:,} weights)"
-        raise UserError("adapter.quantize_base", problem, remedy)
+        other = "4bit, or to null and " if bits == "8bit" else "null, and "
+        raise UserError("adapter.quantize_base", problem, f"set it to {other}base_dtype: bf16")
 
 
 def keep_layout(model: PreTrainedModel) -> None:
-    """Keep 4-bit layers from changing at a forward pass, which one worker may make alone.
+    """Prepare 4-bit weights for forward passes, which one worker may make alone.
 
     On CPUs with AVX512-BF16, bitsandbytes repacks the weights at the first forward pass in
     evaluation mode, for a kernel without a backward pass: training after an evaluation would then
@@ -225,6 +233,7 @@ def keep_layout(model: PreTrainedModel) -> None:
         layer.support_avx512bf16_for_cpu = False
         if layer.bias is not None:
             layer.bias.data = layer.bias.data.to(layer.compute_dtype)
+    compute_whole(model)
 
 
 def quantize_empty(model: PreTrainedModel, bits: Bits) -> None:
@@ -238,6 +247,8 @@ def quantize_empty(model: PreTrainedModel, bits: Bits) -> None:
     output.weight = nn.Parameter(output.weight)
     quantizer.preprocess_model(model, device_map=None)
     quantizer.postprocess_model(model)
+    if bits == "4bit":
+        expect_experts(model)
     model.tie_weights()
     keep_layout(model)
 
@@ -249,14 +260,36 @@ def to_bytes(model: PreTrainedModel, device: torch.device) -> None:
     them. Each worker keeps the scales, one byte for 64 weights, whole on its device, in the layers.
     """
     for layer in _layers(model):
-        weight = layer.weight
-        state = from_first_worker(partial(getattr, weight, "quant_state"))
-        state.to(device)
-        if weight.device.type == "meta":
-            weight = torch.empty((weight.numel() + 1) // 2, 1, dtype=torch.uint8, device="meta")
-        layer.weight = nn.Parameter(weight.detach().as_subclass(Tensor), requires_grad=False)
+        state, layer.weight = _as_bytes(layer.weight, layer.weight.quant_state, device)
         # From here, the layer finds it at each forward pass.
         layer.quant_state = state
+    for experts in experts_of(model):
+        states = states_of(experts)
+        # Workers have them in other orders.
+        for name in sorted(states):
+            weight = experts._parameters[name]
+            states[name], experts._parameters[name] = _as_bytes(weight, states[name], device)
+
+
+def _as_bytes(weight: Any, state: Any, device: torch.device) -> tuple[Any, nn.Parameter]:
+    """The scales of a 4-bit weight, which the first worker has, and the weight as plain bytes."""
+    state = from_first_worker(lambda: state)
+    state.to(device)
+    if weight.device.type == "meta":
+        weight = torch.empty((weight.numel() + 1) // 2, 1, dtype=torch.uint8, device="meta")
+    return state, nn.Parameter(weight.detach().as_subclass(Tensor), requires_grad=False)
+
+
+@contextmanager
+def adding_adapters(model: PreTrainedModel, recompute: bool) -> Iterator[None]:
+    """During the body, adapters are added, also to experts.
+
+    Args:
+        recompute: as for `compute_whole`.
+    """
+    with shapes_of_experts(model):
+        yield
+    compute_whole(model, recompute)
 
 
 def _layers(model: PreTrainedModel) -> "Iterator[Linear4bit]":

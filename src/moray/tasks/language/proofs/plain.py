@@ -64,8 +64,19 @@ def load(folder: Path, bits: str | None = None, device: torch.device | None = No
     if bits == "4bit":
         # Only the values count: the library's product for CPUs refuses narrow layers.
         model.dequantize()
-        return model.float().eval()
+        _quantize_experts(model.float())
+        return model.eval()
     return model.eval().to(device)
+
+
+def _quantize_experts(model: Any) -> None:
+    """Quantize what transformers leaves whole, since experts are no layers, by bitsandbytes."""
+    from bitsandbytes.nn.parametrize import replace_parameter_4bit
+
+    for module in [*model.modules()]:
+        for name, weight in [*module.named_parameters(recurse=False)]:
+            if "Expert" in type(module).__name__ and weight.dim() == 3:
+                replace_parameter_4bit(module, name)
 
 
 def _base_of(folder: Path) -> Path | None:
