@@ -36,6 +36,30 @@ def losses_one_by_one(job: RunSpec) -> list[float]:
     return _trained(job, model, backward)
 
 
+def balanced_losses(job: RunSpec) -> list[float]:
+    """The loss of each step of a mixture of experts, whose documents are padded into one batch.
+
+    With the load-balancing loss of transformers.
+    """
+    split, model = StoredRows(job.store, "train"), load(job.start).train()
+
+    def backward(rows: NDArray[np.int64]) -> float:
+        documents = list(pieces_of(split.rows[rows]))
+        ids = torch.zeros(len(documents), max(len(tokens) for tokens, _ in documents)).long()
+        labels, attended = torch.full_like(ids, -100), torch.zeros_like(ids)
+        for number, (tokens, mask) in enumerate(documents):
+            count = len(tokens)
+            ids[number, :count], attended[number, :count] = torch.tensor(tokens), 1
+            labels[number, :count] = torch.where(torch.tensor(mask), torch.tensor(tokens), -100)
+        loss = model(
+            input_ids=ids, attention_mask=attended, labels=labels, output_router_logits=True
+        ).loss
+        torch.autograd.backward(loss)
+        return float(loss)
+
+    return _trained(job, model, backward)
+
+
 def preference_losses_one_by_one(job: RunSpec) -> list[float]:
     """The loss of each step on pairs, with both models in memory and each answer alone."""
     split, model, start = StoredRows(job.store, "train"), load(job.start), load(job.start)

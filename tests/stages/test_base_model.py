@@ -161,8 +161,9 @@ def test_a_router_s_own_loss_is_said_to_be_left_out(
             "Mixtral", tmp_path / str(balanced), model_folder, output_router_logits=balanced
         )
         base_model(tmp_path / f"tiny-{balanced}", {"source": "path", "path": str(source)})
-    assert [line for line in capsys.readouterr().err.splitlines() if "auxiliary" in line] == [
-        "model tiny-True: the auxiliary loss of its router isn't part of the loss"
+    assert [line for line in capsys.readouterr().err.splitlines() if "load-balancing" in line] == [
+        "model tiny-True: the load-balancing loss of its routers is part of the loss only with "
+        "train.router_aux_loss: true"
     ]
 
 

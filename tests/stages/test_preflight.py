@@ -265,6 +265,21 @@ def test_experts_that_are_not_quantized_are_reported(unmet: Unmet) -> None:
     assert unmet(["base"], **keys | {"runs.base.adapter.quantize_base": "4bit"}) == []
 
 
+def test_a_base_without_a_load_balancing_loss_is_reported(unmet: Unmet, folder: Path) -> None:
+    build(PACKED["Mixtral"]()).save_pretrained("models/experts")
+    keys = {
+        "models.experts": {"source": "path", "path": "models/experts"},
+        "runs.base.model": "experts",
+        "runs.base.data.block_size": 8,
+        "runs.base.train.router_aux_loss": True,
+    }
+    assert unmet(["base"], **keys) == []
+    assert unmet(["base"], **keys | {"runs.base.model": "folder"}) == [
+        "runs.base.train.router_aux_loss: transformers has no load-balancing loss for llama "
+        "models; set it to false"
+    ]
+
+
 def test_new_tokens_of_a_base_are_not_sharded_with_an_adapter(unmet: Unmet, folder: Path) -> None:
     """As if the config named them."""
     values = {"runs.base.model": "folder", "runs.base.adapter": {}}

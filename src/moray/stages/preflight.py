@@ -60,6 +60,7 @@ def preflight(
                 positions = _positions(experiment, model)
                 shapes = _shapes(experiment, model)
                 faults += _adapter(experiment, name, run, model)
+                faults += _balance(experiment, name, run, model)
             except UserError as error:
                 faults.append(error)
             faults += _no_template(experiment, name, model)
@@ -158,6 +159,19 @@ def _adapter(experiment: Experiment, name: str, run: Run, model: str) -> Iterato
             extras.part(extras.QUANTIZED[bits], "base").check_quantized(empty, bits)
     except UserError as error:
         yield UserError(f"runs.{name}.{error.path}", error.problem, error.remedy)
+
+
+def _balance(experiment: Experiment, name: str, run: Run, model: str) -> Iterator[UserError]:
+    """Whether a run asks for a load-balancing loss that its base has not."""
+    config = _config(experiment, model)
+    if not run.train.router_aux_loss or not config:
+        return
+    # Takes a while to import.
+    from moray.model.balance import fault_of_balance
+    from moray.model.load import empty_model
+
+    if fault := fault_of_balance(empty_model(config.parent)):
+        yield UserError(f"runs.{name}.{fault.path}", fault.problem, fault.remedy)
 
 
 def _shapes(experiment: Experiment, model: str) -> Shapes | None:

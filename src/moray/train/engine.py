@@ -26,7 +26,7 @@ from moray.train.memory import footprint, rows_of_micro_batch
 from moray.train.spec import RunSpec
 from moray.train.statistics import Statistics
 from moray.train.strategies import Strategy
-from moray.train.task import Task
+from moray.train.task import LossModule, Task
 from moray.train.trained import Trained, trained_of
 from moray.workers.collectives import from_any_worker, from_first_worker, together
 from moray.workers.entry import Worker
@@ -42,6 +42,7 @@ class Built:
         note: description for the user.
         trained: what of its model is trained.
         statistics: its running statistics.
+        module: the model with its loss, which the strategy distributes.
     """
 
     flops_per_row: float
@@ -49,6 +50,7 @@ class Built:
     note: str
     trained: Trained
     statistics: Statistics
+    module: LossModule
 
 
 def build(spec: RunSpec, worker: Worker, strategy: Strategy, task: Task, num_rows: int) -> Built:
@@ -72,6 +74,8 @@ def build(spec: RunSpec, worker: Worker, strategy: Strategy, task: Task, num_row
         lambda: reason_not_to_compile(settings, model, flops * num_rows, worker.device, processors)
     )
     module = task.loss_module(model)
+    if settings.router_aux_loss:
+        together(lambda: module.balance_routers(settings.router_aux_loss))
     attention = from_first_worker(
         lambda: choose_attention(
             model, settings, worker.device, task.row_length, compiled=reason is None
@@ -101,7 +105,7 @@ def build(spec: RunSpec, worker: Worker, strategy: Strategy, task: Task, num_row
     count = rows_of_micro_batch(settings, worker.world_size)
     rows = f"micro-batches of {count} row{'s' * (count != 1)}"
     note = f"{trained}; {held}; {rows}; blocks are {note}"
-    return Built(flops, reason is None, note, trained, statistics)
+    return Built(flops, reason is None, note, trained, statistics, module)
 
 
 def enable_gradient_checkpointing(model: PreTrainedModel) -> None:

@@ -35,6 +35,7 @@ from moray.train.step import (
     held_out_loss,
     mean_loss,
     mixture_of,
+    prepare,
     rows_of,
 )
 from moray.train.strategies import make_strategy
@@ -141,6 +142,7 @@ def _train(
         request = max(place.pending() for place in places) if worker.rank == 0 else Request.NONE
         weight, number = sum_over_workers(torch.tensor((feed.weight, request))).tolist()
         request = Request(number)
+        prepare(built.module, feed.batches, weight, settings, worker)
         losses.add(gradients(strategy, feed.batches, weight, settings, worker))
         rate = learning_rate(settings, done, num_steps)
         norm = strategy.step(rate)

@@ -54,8 +54,10 @@ class FirstStep:
         here = 0.0
         if len(self._rows):
             here = loss_of_rows(strategy, task, self._rows, spec.settings, worker)
-        # The gradient of an adapter follows from its random weights.
-        with_gradient = stored and len(self._rows) == len(step) and spec.adapter is None
+        # The gradient of an adapter follows from its random weights; routers are balanced over all
+        # documents, which are computed one by one here.
+        has_plain_gradient = spec.adapter is None and not spec.settings.router_aux_loss
+        with_gradient = stored and len(self._rows) == len(step) and has_plain_gradient
 
         def compared() -> Figures:
             return self._compared(task, worker, here, with_gradient)

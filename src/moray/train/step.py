@@ -21,7 +21,7 @@ from moray.rows.store import RowPositions, Rows, StoredRows, sample
 from moray.train.kernels import uncompiled
 from moray.train.spec import Part, RunSpec
 from moray.train.strategies import Strategy
-from moray.train.task import Batch, Task
+from moray.train.task import Batch, LossModule, Task
 from moray.workers.collectives import from_first_worker, sum_over_workers
 from moray.workers.entry import Worker
 
@@ -144,6 +144,14 @@ def micro_batches(
         positions = np.concatenate([row_positions.positions, np.zeros(missing, np.int64)])
         parts = [RowPositions(row_positions.seed, part) for part in np.split(positions, count)]
     return [task.batch(one, part) for one, part in zip(np.split(padded, count), parts, strict=True)]
+
+
+def prepare(
+    module: LossModule, batches: Sequence[Batch], weight: float, settings: Train, worker: Worker
+) -> None:
+    """Have a loss prepare for a step, in the precision of its passes."""
+    with autocast(settings.precision, worker.device):
+        module.begin_step(batches, weight)
 
 
 def gradients(

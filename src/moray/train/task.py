@@ -1,6 +1,6 @@
 """The interface between a task and everything that trains."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from moray.config.tasks import module_of
+from moray.errors import UserError
 from moray.model.quantization import Bits, Quantization
 from moray.proofs.figures import Figures
 from moray.provenance.manifest import read_manifest
@@ -41,6 +42,20 @@ class LossModule(nn.Module):
 
     model: PreTrainedModel
     attention: str | None = None
+
+    def begin_step(self, batches: Sequence[Batch], weight: float) -> None:
+        """Prepare for a step of these micro-batches, whose loss is divided by a weight.
+
+        All workers call it together, with as many; they are not on the module's device.
+        """
+
+    def balance_routers(self, setting: bool | float) -> None:
+        """Add a mixture's load-balancing loss in training, with this coefficient or its own.
+
+        Raises:
+            UserError: if the task or the model has none.
+        """
+        raise UserError("train.router_aux_loss", "is for texts only", "set it to false")
 
     def compile_loss(self) -> None:
         """Compile what is computed outside of the model's blocks, where that saves time."""

@@ -229,10 +229,15 @@ def test_what_decides_the_number_of_rows_is_converted_or_said() -> None:
     assert "interleave_probs (1 for 2 datasets)" in refusals(mixed)
 
 
-def test_the_auxiliary_loss_of_routers_is_missing() -> None:
-    head = convert(written(LLAMA_FACTORY | {"moe_aux_loss_coef": 0.001})).partition("datasets:")[0]
-    assert "moe_aux_loss_coef: the auxiliary loss of routers isn't added" in head
-    assert "moe_aux_loss_coef" not in head.partition("# No effect:")[2]
+def test_the_load_balancing_loss_is_imported_with_its_coefficient() -> None:
+    def run_of(given: dict[str, Any]) -> Any:
+        return at(imported(given), "train").get("router_aux_loss")
+
+    assert run_of(LLAMA_FACTORY | {"moe_aux_loss_coef": 0.001}) == 0.001
+    on = {"output_router_logits": True}
+    assert run_of(AXOLOTL | {"model_config": on}) is True
+    assert run_of(AXOLOTL | {"model_config": on | {"router_aux_loss_coef": 0.02}}) == 0.02
+    assert run_of(AXOLOTL | {"model_config": {"router_aux_loss_coef": 0.02}}) is None
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,14 @@ class Train(Section):
     adam_beta2: Fraction = Field(
         0.95, description="AdamW's decay rate for the mean of the squared gradient."
     )
+    router_aux_loss: bool | Annotated[float, Field(gt=0)] = added(
+        False,
+        description="Whether to add the load-balancing loss of a mixture of experts (Fedus et al., "
+        "2022) in training, as transformers does with `output_router_logits`. A number: its "
+        "coefficient, instead of `router_aux_loss_coef` in the model's config. It is over all "
+        "tokens of a step; if a worker has several micro-batches, another forward pass counts the "
+        "choices of experts before.",
+    )
     max_grad_norm: float = Field(1.0, gt=0, description="Gradients are clipped to this norm.")
     precision: Literal["auto", "bf16", "fp32"] = Field(
         "auto",

@@ -8,7 +8,6 @@ from moray.extras.importing.axolotl_datasets import datasets
 from moray.extras.importing.axolotl_templates import template
 from moray.extras.importing.settings import (
     ADAMW,
-    NO_ROUTER_LOSS,
     RUNNING,
     model,
     optimizer,
@@ -195,11 +194,12 @@ def _preference(draft: Draft, loss: str) -> None:
 
 
 def _extras(draft: Draft) -> None:
-    for key, value in dict(draft.get("model_config", {})).items():
-        if key != "output_router_logits":
-            draft.refused["model_config"] = f"{key}: the model's config is that of its files"
-        elif value:
-            draft.different["model_config"] = NO_ROUTER_LOSS
+    config = dict(draft.get("model_config", {}))
+    coefficient = config.pop("router_aux_loss_coef", None)
+    if config.pop("output_router_logits", False):
+        draft.put("train.router_aux_loss", True if coefficient is None else float(coefficient))
+    for key in config:
+        draft.refused["model_config"] = f"{key}: the model's config is that of its files"
     kwargs: Mapping[str, Any] = draft.get("model_quantization_config_kwargs", {})
     if draft.get("model_quantization_config") and not kwargs.get("dequantize"):
         draft.refused["model_quantization_config"] = "a base is trained dequantized"

@@ -6,7 +6,6 @@ from typing import Any
 from moray.extras.importing.llama_factory_datasets import FORMATS, as_list, datasets
 from moray.extras.importing.settings import (
     ADAMW,
-    NO_ROUTER_LOSS,
     RUNNING,
     model,
     muon,
@@ -204,7 +203,7 @@ RULES: Sequence[Rule] = (
     becomes("load_best_model_at_end", "train.load_best_model_at_end", read=bool),
     no_effect("plot_loss run_name logging_* include_*", "logging; see tracking, moray report"),
     converts("hub_model_id", "`push.repo`", lambda draft: push(draft, "hub_model_id")),
-    differs("moe_aux_loss_coef", NO_ROUTER_LOSS),
+    becomes("moe_aux_loss_coef", "train.router_aux_loss", read=lambda value: float(value) or None),
     differs("upcast_*", "all layers are in the precision of the run"),
     no_effect(
         "output_dir overwrite_* save_only_model save_strategy save_safetensors ddp_* *_num_workers "

@@ -22,7 +22,6 @@ _ADAMW_8BIT = {
     "adamw_torch_8bit": "bitsandbytes' AdamW in 8 bits instead of torchao's",
     "adamw_torch_4bit": "AdamW's moments are kept in 8 bits instead of 4",
 }
-NO_ROUTER_LOSS = "the auxiliary loss of routers isn't added"
 _SHARDED_BY_NAME = re.compile(r"(?:zero|ds_z)_?([0-3])")
 
 

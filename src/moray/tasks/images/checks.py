@@ -28,3 +28,5 @@ def faults(path: str, run: Run) -> Iterator[UserError]:
         yield UserError(f"{path}.gguf", "is for language models only", "set it to null")
     if run.data.tokenize != "ahead":
         yield UserError(f"{path}.data.tokenize", "images have no tokens", "remove the key")
+    if run.train.router_aux_loss:
+        yield UserError(f"{path}.train.router_aux_loss", "is for texts only", "set it to false")

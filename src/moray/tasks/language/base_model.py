@@ -71,7 +71,10 @@ def make(output: Path, cfg: dict[str, Any], source: Path | None, dataset: Path |
         part = f"weights that it doesn't compute with ({len(unused)}, e.g. {unused[0]})"
         say(f"model {output.name}: {text_type} leaves out {part}; they aren't exported either")
     if getattr(model.config.get_text_config(), "output_router_logits", False):
-        say(f"model {output.name}: the auxiliary loss of its router isn't part of the loss")
+        say(
+            f"model {output.name}: the load-balancing loss of its routers is part of the loss only "
+            "with train.router_aux_loss: true"
+        )
     with compute_in_fp32(model):
         facts = {"isolates_documents": isolates_documents(model)}
     return Base(model, partial(compare_base, output, cfg, source, model), facts)

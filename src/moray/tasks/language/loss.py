@@ -1,5 +1,6 @@
 """Rows as tensors for a model, and the loss of their trained tokens."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from moray.model.balance import RouterBalance, real_tokens
 from moray.model.forward import compiler_options, decoder_of
 from moray.rows.store import Rows
 from moray.tasks.language.cross_entropy import (
@@ -96,7 +98,13 @@ class TokenLoss(LossModule):
         super().__init__()
         self.model = model
         self._plain_head = plain_head
+        self.balance: RouterBalance | None = None
+        self._routed: tuple[Tensor, ...] = ()
+        self._counts_only = False
         self.softmax: SoftmaxLoss = softmax_loss
+
+    def balance_routers(self, setting: bool | float) -> None:
+        self.balance = RouterBalance(self.model, setting)
 
     def compile_loss(self) -> None:
         # Otherwise the compiler computes each row in two parts where a GPU has many, with a second
@@ -109,11 +117,41 @@ class TokenLoss(LossModule):
         return [self.model.get_output_embeddings().weight]
 
     def forward(self, batch: TokenBatch) -> Tensor:
-        """Sum of the losses of the trained tokens, fp32, shape ()."""
+        """Sum of the losses of the trained tokens, fp32, shape ().
+
+        In training, with the part of a mixture's load-balancing loss, if there is one.
+        """
+        if self._counts_only and self.balance:
+            states = self._decode(batch)
+            self.balance.count(self._routed, _real_tokens(batch))
+            return states.new_zeros(())
         if (weight := self._linear_head()) is not None:
             hidden, targets = self._hidden(batch), pad(batch.targets)
-            return linear_cross_entropy(hidden, weight, targets, len(batch.targets), self.softmax)
-        return F.cross_entropy(self.logits(batch).float(), batch.targets, reduction="sum")
+            loss = linear_cross_entropy(hidden, weight, targets, len(batch.targets), self.softmax)
+        else:
+            loss = F.cross_entropy(self.logits(batch).float(), batch.targets, reduction="sum")
+        if self._is_balanced and self.balance:
+            loss = loss + self.balance.part_of(self._routed, _real_tokens(batch))
+        return loss
+
+    def begin_step(self, batches: Sequence[Batch], weight: float) -> None:
+        if not self.balance:
+            return
+        self.balance.begin_step(weight)
+        if len(batches) < 2:
+            return
+        # Dropout is to be that of the passes which follow.
+        with torch.no_grad(), torch.random.fork_rng():
+            self._counts_only = True
+            for batch in batches:
+                # As a whole, because a strategy gathers weights by it.
+                self(batch.to(self.model.device))
+            self._counts_only = False
+        self.balance.complete()
+
+    @property
+    def _is_balanced(self) -> bool:
+        return self.balance is not None and self.training
 
     def scores(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:
         """The loss of each trained token, nats, fp32, and whether the model finds it likeliest."""
@@ -138,17 +176,30 @@ class TokenLoss(LossModule):
     def logits(self, batch: TokenBatch) -> Tensor:
         """Logits at the trained positions, shape (trained tokens, vocabulary)."""
         if not self._plain_head:
-            whole: Tensor = self.model(**self._inputs(batch)).logits
+            output = self.model(**self._inputs(batch))
+            self._keep_routed(output)
+            whole: Tensor = output.logits
             return whole.flatten(0, 1)[batch.target_indices]
         logits: Tensor = self.model.get_output_embeddings()(self._hidden(batch))
         return logits[: len(batch.targets)]
 
     def _hidden(self, batch: TokenBatch) -> Tensor:
         """The decoder's states at the trained positions and some more, shape (positions, width)."""
-        states = decoder_of(self.model)(**self._inputs(batch)).last_hidden_state
+        states = self._decode(batch)
         indices = pad(batch.target_indices)
         # On a CPU, ten times as fast as indexing with brackets, forward and backward together.
         return torch.index_select(states.flatten(0, 1), 0, indices)
+
+    def _decode(self, batch: TokenBatch) -> Tensor:
+        """The decoder's states at all positions, shape (rows, block_size, width)."""
+        output = decoder_of(self.model)(**self._inputs(batch))
+        self._keep_routed(output)
+        states: Tensor = output.last_hidden_state
+        return states
+
+    def _keep_routed(self, output: Any) -> None:
+        if self._is_balanced:
+            self._routed = tuple(one.flatten(0, -2) for one in output.router_logits)
 
     def _inputs(self, batch: TokenBatch) -> dict[str, Any]:
         inputs = {
@@ -157,7 +208,13 @@ class TokenLoss(LossModule):
             # Transformers ignores restarts in position_ids if it has a cache.
             "use_cache": False,
         }
+        if self._is_balanced:
+            inputs["output_router_logits"] = True
         return inputs | {"cu_seqlens": batch.cu_seqlens} if self.attention == "varlen" else inputs
+
+
+def _real_tokens(batch: TokenBatch) -> Tensor:
+    return real_tokens(batch.position_ids, batch.target_indices)
 
 
 def pad(values: Tensor) -> Tensor:

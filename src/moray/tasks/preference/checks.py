@@ -22,3 +22,5 @@ def faults(path: str, run: Run) -> Iterator[UserError]:
             "preference dataset has half a row",
             "change it by one",
         )
+    if run.train.router_aux_loss:
+        yield UserError(f"{path}.train.router_aux_loss", "is for texts only", "set it to false")

@@ -24,6 +24,7 @@ from moray.tasks.language.task import LanguageTask
 from moray.tasks.preference import proofs
 from moray.tasks.preference.losses import likelihood_weight, preference_losses
 from moray.tasks.preference.rows import as_sequences, num_pairs
+from moray.train.task import LossModule
 from moray.workers.collectives import from_first_worker
 
 
@@ -75,6 +76,9 @@ class PreferenceLoss(TokenLoss):
     def __init__(self, model: PreTrainedModel, plain_head: bool, settings: Preference) -> None:
         super().__init__(model, plain_head)
         self._settings = settings
+
+    def balance_routers(self, setting: bool | float) -> None:
+        LossModule.balance_routers(self, setting)
 
     def compile_loss(self) -> None:
         """Nothing: the loss itself takes little time."""
