@@ -70,7 +70,7 @@ def tokenize(
             splits=facts,
         )
         # Other tasks may have tokens that are not those of their documents.
-        if proofs != "off" and hasattr(tokens, "compared"):
+        if proofs != "off" and hasattr(tokens, "compare"):
             comparisons = collect("tokens", lambda: tokens.compare(dataset, model, output, cfg))
             proof = conclude(comparisons, proofs, f"datasets.{dataset.name}")
             write_proof(output, proof, [output / MANIFEST])
