@@ -160,7 +160,7 @@ def test_the_template_has_the_variables_of_the_training_by_default(
     shutil.copytree(trained, tmp_path / "trained")
     if own is None:
         (tmp_path / "trained/start/chat_template.jinja").write_text(QWEN3_SWITCHED)
-    keys = {"chat_template": own, "template_variables": {"enable_thinking": False}}
+    keys: dict[str, Any] = {"chat_template": own, "template_variables": {"enable_thinking": False}}
     folder = run(tmp_path / "trained", tmp_path / "model", **keys)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     said = partial(

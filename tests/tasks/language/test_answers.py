@@ -95,7 +95,7 @@ def test_the_reasoning_of_every_answer_is_trained(tmp_path: Path, chat_folder: P
     texts = {}
     with pytest.raises(UserError, match=r"of message 6, .*; set data\.turns: each, set a data"):
         store(tmp_path, chat_folder, [THOUGHTS])
-    ending = {**THOUGHTS, "messages": json.dumps(messages_of(THOUGHTS)[:-1])}
+    ending = Document(messages=json.dumps(messages_of(THOUGHTS)[:-1]), tools=None)
     for turns, row in (("together", ending), ("each", THOUGHTS)):
         tokens = store(tmp_path / turns, chat_folder, [row], turns=turns)
         texts[turns] = {

@@ -158,3 +158,26 @@ def test_what_a_template_puts_before_an_answer_is_trained_on_demand(
     assert document.tokens.tolist() == plain.tokens.tolist()
     puts = [line for line in lines(document.alterations) if "trained with them" in line]
     assert bool(puts) == (trained_runs(tokenizer, plain) != expected)
+
+
+def test_an_answer_begins_behind_a_prompt_that_has_its_first_tag() -> None:
+    """As DeepSeek-R1-Distill has it, without the part that drops reasoning."""
+    one = TEMPLATES["DeepSeek-R1-Distill"]
+    drops = (
+        "{% if '</think>' in content %}{% set content = content.split('</think>')[-1] %}{% endif %}"
+    )
+    assert drops in one.template
+    whole, tokenizer = one.template.replace(drops, ""), tokenizer_of(one)
+    chat = ChatTemplate(tokenizer, whole, [one.stop])
+    prompt, reference = chat.prompt(document_of("reasoning"))
+    asked = by_itself(tokenizer, "DeepSeek-R1-Distill", "reasoning", -1, add_generation_prompt=True)
+    assert prompt == asked
+    assert asked.endswith("<think>\n")
+    assert reference == "one and one\n</think>\n\n2"
+    encoder = Encoder(tokenizer, 4096, chat=chat)
+    (document,) = encoder.encode_documents([document_of("reasoning")], 0, count_bytes=False)
+    assert trained_runs(tokenizer, document) == ["1" + one.stop, reference + one.stop]
+    assert list(lines(document.alterations)) == [
+        "in generation, prompts end in '<think>\\n', which 1 of 2 answers lack here"
+    ]
+    check_prompt(tokenizer, document, "", "", asked)

@@ -154,6 +154,9 @@ class ChatTemplate:
         messages, tools = messages_of(document), tools_of(document)
         render = partial(self.text, tools=tools)
         numbers = [n for n, message in enumerate(messages) if message["role"] == "assistant"]
+        # Of earlier answers that have rows of their own, the places of the contents do.
+        earlier = numbers[:-1] if self._turns == "each" else []
+        answers = numbers[len(earlier) :]
         if _GENERATION.search(self._with_tools if tools else self._plain):
             # Between `{% generation %}` and `{% endgeneration %}`.
             text, spans = self._render(messages, tools, return_assistant_tokens_mask=True)
@@ -167,20 +170,21 @@ class ChatTemplate:
                 )
             turns = [
                 self._tagged_turn(render, messages, number, text, span)
-                for number, span in zip(numbers, spans, strict=True)
+                for number, span in zip(answers, spans[len(earlier) :], strict=True)
             ]
         else:
             text = render(messages)
-            turns = [self._turn(render, messages, number, text) for number in numbers]
+            turns = [self._turn(render, messages, number, text) for number in answers]
         if not text[turns[-1].start : turns[-1].end].rstrip().endswith(tuple(self._stops)):
             raise self._missing_stop_error()
-        weights = [messages[number].get("weight", 1) for number in numbers]
-        trained_turns = [(n, turn) for n, turn, w in zip(numbers, turns, weights, strict=True) if w]
+        weights = [messages[number].get("weight", 1) for number in answers]
+        trained_turns = [(n, turn) for n, turn, w in zip(answers, turns, weights, strict=True) if w]
         if self._mask_history:
             trained_turns = trained_turns[-1:]
         for number, turn in trained_turns[-1:]:
             _check_whole(number, turn, is_last=number + 1 == len(messages))
-        answers = [("assistant", turn.start, turn.end) for turn in turns]
+        places = [content_span(render, messages, number, text) for number in earlier]
+        places += [(turn.start, turn.end) for turn in turns]
         others, some_left_out = other_messages(render, messages, text)
         alterations = Counter(chain.from_iterable(turn.alterations for _, turn in trained_turns))
         alterations["answers", ""] = len(trained_turns)
@@ -194,7 +198,7 @@ class ChatTemplate:
         return RenderedChat(
             text,
             [(turn.start, turn.end) for _, turn in trained_turns],
-            [*answers, *others],
+            [*(("assistant", start, end) for start, end in places), *others],
             +alterations,
             frozenset(turn.start for _, turn in trained_turns if turn.has_prompt),
         )
@@ -271,7 +275,7 @@ class ChatTemplate:
         """An assistant turn between tags, without what the generation prompt has of it."""
         content_start, content_end = content_span(render, messages, number, text)
         try:
-            start = turn_start(render, messages, number, text, content_start)
+            start = turn_start(render, messages, number, text, (content_start, content_end))
         except RowError:
             start = Start(span[0], span[0])
         begin = max(span[0], start.place) if start.has_prompt else span[0]
@@ -285,7 +289,7 @@ class ChatTemplate:
     def _turn(self, render: Render, messages: Messages, number: int, text: str) -> Turn:
         """An assistant turn that the template doesn't mark."""
         content_start, content_end = content_span(render, messages, number, text)
-        start = turn_start(render, messages, number, text, content_start)
+        start = turn_start(render, messages, number, text, (content_start, content_end))
         end = self._end(render, messages, number, text, content_end)
         return self._turn_of(render, messages, number, text, start, content_start, content_end, end)
 

@@ -64,22 +64,29 @@ def content_span(render: Render, messages: Messages, number: int, text: str) -> 
     return min(starts), max(ends)
 
 
-def turn_start(render: Render, messages: Messages, number: int, text: str, latest: int) -> Start:
+def turn_start(
+    render: Render, messages: Messages, number: int, text: str, content: tuple[int, int]
+) -> Start:
     """Find where the assistant's part of a turn starts in the rendered text.
 
     It starts after the generation prompt, if the text contains it; otherwise, where the text
     changes if the assistant's message is replaced; otherwise, after the preceding messages. It is
-    at most `latest`, where the message's content starts.
+    at most where the message's content starts, unless the prompt has the beginning of it, such as
+    a tag.
+
+    Args:
+        content: start and end of the message's content.
 
     Raises:
         RowError: if the start can't be determined.
     """
+    latest, end = content
     before = render_or_none(render, messages[:number])
     header = len(before) if before is not None and text.startswith(before) else None
     prompt = render_or_none(render, messages[:number], add_generation_prompt=True)
     prompt_end = ""
     if prompt and prompt != before:
-        if text.startswith(prompt) and len(prompt) <= latest:
+        if text.startswith(prompt) and len(prompt) <= end:
             header = len(prompt) if header is None else header
             return Start(len(prompt), header, has_prompt=True)
         # If the text before differs too, the rest has text of the conversation.
