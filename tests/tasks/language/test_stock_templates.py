@@ -4,12 +4,14 @@ The text of a conversation and the prompt for an answer are those of the tokeniz
 `apply_chat_template`.
 """
 
+import json
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import pytest
+from conversations import TOOLS
 from stock_table import (
     EMPTY,
     ROWS,
@@ -24,10 +26,13 @@ from stock_table import (
 from transformers import PreTrainedTokenizerFast
 
 from moray.errors import UserError
+from moray.model.chat_template import with_defaults
 from moray.tasks.language.alterations import lines
 from moray.tasks.language.chat import ChatTemplate
 from moray.tasks.language.encode import Encoder
 from moray.tasks.language.pieces import EncodedDocument
+
+OFFERING = {"Llama 3.1", "Mistral", "Qwen2.5", "Qwen3", "Qwen3.5", "gpt-oss"}
 
 
 def encoded(
@@ -108,6 +113,17 @@ def test_each_turn_is_trained_behind_the_prompt_that_generation_has(name: str, r
     assert texts == expected
 
 
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_tools_that_a_template_does_not_offer_are_named(name: str) -> None:
+    tokenizer, one = tokenizer_of(TEMPLATES[name]), TEMPLATES[name]
+    chat = ChatTemplate(tokenizer, one.template, [one.stop])
+    rendered = chat.render({**document_of("one turn"), "tools": json.dumps(TOOLS)})
+    line = "the chat template leaves out the tools of 1 conversations"
+    assert (line in list(lines(rendered.alterations))) == ("weather" not in rendered.text)
+    assert ("weather" in rendered.text) == (name in OFFERING)
+    assert line not in list(lines(chat.render(document_of("one turn")).alterations))
+
+
 WITHOUT = {"enable_thinking": False}
 # Where templates put their empty reasoning into the prompt.
 SWITCHED = {"Qwen3": EMPTY, "Qwen3.5": EMPTY, "SmolLM3": "<think>\n\n</think>\n"}
@@ -130,6 +146,19 @@ def test_variables_reach_the_template_in_tokens_and_prompts(
     assert chat.prompt(document_of(row)) == (asked, answer)
     assert trained_runs(tokenizer, document)[-1] == answer + one.stop
     check_prompt(tokenizer, document, name, whole, asked)
+
+
+@pytest.mark.parametrize("name", SWITCHED)
+def test_an_exported_template_renders_as_in_training(name: str) -> None:
+    """As `moray chat`, benchmarks, llama.cpp and servers get it, which know no variables."""
+    tokenizer, one = tokenizer_of(TEMPLATES[name]), TEMPLATES[name]
+    exported = with_defaults(one.template, WITHOUT)
+    assert isinstance(exported, str)
+    alone = ChatTemplate(tokenizer, exported, [one.stop])
+    training = ChatTemplate(tokenizer, one.template, [one.stop], variables=WITHOUT)
+    for row in ("one turn", "several turns", "system"):
+        assert alone.render(document_of(row)) == training.render(document_of(row))
+        assert alone.prompt(document_of(row)) == training.prompt(document_of(row))
 
 
 def test_a_variable_that_the_template_does_not_have_is_refused() -> None:

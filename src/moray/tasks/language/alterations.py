@@ -18,8 +18,9 @@ Alterations = Counter[tuple[str, str]]
 Kinds: `untrained` and `trained` text of the template in front of an answer; `prompt`, text at the
 end of the generation prompt that isn't there in training; `shared`, a first token that begins in
 the generation prompt; `left_out` parts of an answer; other `white_space`; `changed` text. And
-`answers`, all of them, and the number of conversations of which other `messages` are left out. Of
-`prompts` with completions that are tokenised as one text: those with a token of both, `spanning`.
+`answers`, all of them, and the number of conversations of which other `messages`, or the `tools`,
+are left out. Of `prompts` with completions that are tokenised as one text: those with a token of
+both, `spanning`.
 """
 
 # Maximum numbers of texts that are counted apart, and of their characters.
@@ -112,6 +113,7 @@ def lines(counts: Alterations, kinds: Container[str] = ()) -> Iterator[str]:
             "earlier": f"{answers} are trained in another form than generation has, as the chat "
             "template renders earlier turns differently from the last",
             "messages": f"the chat template leaves out messages of {number:,} conversations",
+            "tools": f"the chat template leaves out the tools of {number:,} conversations",
             "white_space": f"white space of {answers} is changed",
             "changed": f"the chat template changes the text of {answers}",
         }[kind]

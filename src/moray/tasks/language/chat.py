@@ -195,6 +195,8 @@ class ChatTemplate:
         )
         if some_left_out:
             alterations["messages", ""] = 1
+        if tools and render_or_none(self.text, messages) == text:
+            alterations["tools", ""] = 1
         return RenderedChat(
             text,
             [(turn.start, turn.end) for _, turn in trained_turns],
