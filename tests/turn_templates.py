@@ -77,6 +77,7 @@ QWEN3 = """
 {%- endfor %}
 {%- if add_generation_prompt %}
     {{- '<|im_start|>assistant\n' }}
+    {{- '<think>\n\n</think>\n\n' if enable_thinking is false }}
 {%- endif %}
 """
 

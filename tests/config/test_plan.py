@@ -252,66 +252,6 @@ def test_runs_share_a_token_store_if_their_tokens_are_the_same(
     assert (len(names) == 1) is shared
 
 
-# Four runs in a row, on conversations and on texts in turn.
-CHAIN: dict[str, Any] = {
-    "datasets.talks": {"source": "files", "path": "x", "format": "messages"},
-    "runs": {
-        "texts": {"model": "tiny", "dataset": "modules"},
-        "talks": {"model": {"run": "texts"}, "dataset": "talks"},
-        "more": {"model": {"run": "talks"}, "dataset": "functions"},
-        "last": {"model": {"run": "more"}, "dataset": "talks"},
-    },
-}
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ({}, [None, None, None, None]),
-        # A run on texts has no template of its own, and keeps that of where it starts from.
-        ({"defaults.data.chat_template": "{{D}}"}, [None, "{{D}}", "{{D}}", "{{D}}"]),
-        ({"runs.texts.data.chat_template": "{{A}}"}, [None, None, None, None]),
-        ({"runs.talks.data.chat_template": "{{B}}"}, [None, "{{B}}", "{{B}}", "{{B}}"]),
-        ({"runs.more.data.chat_template": "{{C}}"}, [None, None, None, None]),
-        (
-            {"runs.talks.data.chat_template": "{{B}}", "runs.last.data.chat_template": "{{E}}"},
-            [None, "{{B}}", "{{B}}", "{{E}}"],
-        ),
-        (
-            {"runs.talks.model": "tiny", "runs.last.data.chat_template": "{{E}}"},
-            [None] * 3 + ["{{E}}"],
-        ),
-    ],
-)
-def test_a_run_has_the_template_of_its_conversations_or_of_where_it_starts_from(
-    values: dict[str, Any], expected: list[str | None]
-) -> None:
-    experiment = experiment_with(CHAIN | values)
-    runs = ["texts", "talks", "more", "last"]
-    assert [plan.chat_template(experiment, run) for run in runs] == expected
-    keys = [plan.export_config(experiment, run)["chat_template"] for run in runs]
-    assert keys == expected
-    # Texts don't go through a template, so that their tokens don't depend on one.
-    stores = [store_config(experiment, run)["chat_template"] for run in runs]
-    assert stores == [None, expected[1], None, expected[3]]
-
-
-def test_an_export_has_the_rule_for_bos_of_its_run_unless_it_is_the_default() -> None:
-    """So that exports of versions without the key stay up to date."""
-    experiment = experiment_with(
-        CHAIN | {"runs.texts.data.bos": False, "runs.talks.data.bos": True}
-    )
-    found = {run: plan.export_config(experiment, run).get("bos") for run in experiment.runs}
-    assert found == {"texts": False, "talks": True, "more": None, "last": None}
-
-
-def test_another_template_makes_another_store_of_conversations_and_none_of_texts() -> None:
-    plain = experiment_with(CHAIN)
-    templated = experiment_with(CHAIN | {"defaults.data.chat_template": "{{T}}"})
-    same = {run: store_name(plain, run) == store_name(templated, run) for run in plain.runs}
-    assert same == {"texts": True, "talks": False, "more": True, "last": False}
-
-
 def test_a_store_is_named_after_its_dataset_and_its_model() -> None:
     assert store_name(experiment_with({}), "tuned").startswith("functions-tiny-")
 

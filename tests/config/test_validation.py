@@ -32,6 +32,17 @@ FAULTS: list[tuple[str, object, str]] = [
         ": got 'config/chatml.jinja', expected the text of a Jinja template, which has {{ or {%, "
         "in the lines below chat_template: |; see defaults in docs/configuration.md",
     ),
+    (
+        "defaults.data.template_variables",
+        {"tools": "none"},
+        ".tools: follows from the row and the tokenizer; remove it",
+    ),
+    (
+        "defaults.data.template_variables",
+        {"enable thinking": False},
+        ".enable thinking",
+    ),
+    ("defaults.data.turns", "all", ": got 'all', expected 'together' or 'each'"),
     # A key of another source is unknown here, and no hint names it.
     ("models.folder.hidden_size", 8, ": unknown key; expected one of "),
     ("models.tiny.path", "x", ": unknown key; expected one of source, arch"),

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,11 @@ from transformers import (
 from moray.model.load import load_model
 from moray.proofs.comparison import read_proof
 from moray.provenance.manifest import MANIFEST, damaged_files, read_manifest
+
+QWEN3_SWITCHED = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt and enable_thinking is false %}<think></think>{% endif %}"
+)
 
 
 def test_what_transformers_reads_back_is_compared_with_what_was_trained(
@@ -145,6 +151,28 @@ def test_the_tokenizer_has_the_template_that_the_run_spoke_by(
     messages = [{"role": "user", "content": "é"}]
     said = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert said == "<|im_start|>user\né<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.mark.parametrize("own", [QWEN3_SWITCHED, None])
+def test_the_template_has_the_variables_of_the_training_by_default(
+    trained: Path, tmp_path: Path, own: str | None
+) -> None:
+    shutil.copytree(trained, tmp_path / "trained")
+    if own is None:
+        (tmp_path / "trained/start/chat_template.jinja").write_text(QWEN3_SWITCHED)
+    keys: dict[str, Any] = {"chat_template": own, "template_variables": {"enable_thinking": False}}
+    folder = run(tmp_path / "trained", tmp_path / "model", **keys)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    said = partial(
+        tokenizer.apply_chat_template,
+        [{"role": "user", "content": "é"}],
+        tokenize=False,
+        add_generation_prompt=True,
+    )
+    assert said() == "user: é\n<think></think>"
+    assert said(enable_thinking=True) == "user: é\n"
+    card = (folder / "README.md").read_text()
+    assert "`enable_thinking: false` by default, as in training" in card
 
 
 @pytest.mark.parametrize("name", ["chat_template.json", "processor_config.json"])

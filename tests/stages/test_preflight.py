@@ -197,6 +197,14 @@ def test_a_chat_template_that_nobody_has_is_missed_before_anything_starts(
     assert unmet(["base"], **values | {"runs.base.data.chat_template": "{{ messages }}"}) == []
     (folder / "chat_template.jinja").write_text("{{ messages }}")
     assert unmet(["base"], **values) == []
+    values["runs.base.data.template_variables"] = {"enable_thinking": False}
+    (line,) = unmet(["base"], **values)
+    assert line == (
+        "runs.base.data.template_variables: got enable_thinking, which the chat template doesn't "
+        "use; check the spelling, or remove it"
+    )
+    (folder / "chat_template.jinja").write_text("{{ messages }}{{ enable_thinking }}")
+    assert unmet(["base"], **values) == []
 
 
 def test_rows_longer_than_a_model_of_the_hub_takes_are_reported_before_it_is_here(

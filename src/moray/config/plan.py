@@ -99,7 +99,16 @@ def store_config(experiment: Experiment, run: str, name: str) -> dict[str, Any]:
     del config["augmentation"]
     is_chat = FORMATS[dataset.format].chat
     config["chat_template"] = chat_template(experiment, run) if is_chat else None
-    config["mask_history"] = section.data.mask_history and dataset.format == "messages"
+    # The answers of a pair are one turn each.
+    has_turns = is_chat and dataset.format != "preference"
+    config["mask_history"] = section.data.mask_history and has_turns
+    if not has_turns:
+        config.pop("turns", None)
+    if not is_chat:
+        config.pop("train_template_text", None)
+    config.pop("template_variables", None)
+    if is_chat and (variables := template_variables(experiment, run)):
+        config["template_variables"] = variables
     return dict(sorted(config.items()))
 
 
@@ -109,12 +118,29 @@ def chat_template(experiment: Experiment, run: str) -> str | None:
     A run on conversations uses the template of its own section. Other runs, and runs without a
     template, use that of the run they start from.
     """
-    section = experiment.runs[run]
-    formats = [FORMATS[experiment.datasets[name].format] for name in section.datasets]
-    own = section.data.chat_template if any(format.chat for format in formats) else None
+    own = experiment.runs[run].data.chat_template if _is_chat(experiment, run) else None
     if own is None and (starts := experiment.starts(run)):
         return chat_template(experiment, starts[0])
     return own
+
+
+def template_variables(experiment: Experiment, run: str) -> dict[str, bool | int | float | str]:
+    """The variables of a run's chat template: its own, and others of the run it starts from.
+
+    A run with a template of its own has its own variables alone.
+    """
+    data, is_chat = experiment.runs[run].data, _is_chat(experiment, run)
+    own = data.template_variables if is_chat else {}
+    has_template = is_chat and data.chat_template is not None
+    starts = experiment.starts(run)
+    inherited = template_variables(experiment, starts[0]) if starts and not has_template else {}
+    return dict(sorted((inherited | own).items()))
+
+
+def _is_chat(experiment: Experiment, run: str) -> bool:
+    """Whether any dataset of a run has conversations."""
+    names = experiment.runs[run].datasets
+    return any(FORMATS[experiment.datasets[name].format].chat for name in names)
 
 
 def store_name(experiment: Experiment, run: str, dataset: str) -> str:
@@ -258,6 +284,8 @@ def export_config(experiment: Experiment, run: str) -> dict[str, Any]:
     section, of_text = experiment.runs[run], dict[str, Any]()
     if MODALITIES[modality(experiment, run)].data_keys is None:
         of_text["chat_template"] = chat_template(experiment, run)
+        if variables := template_variables(experiment, run):
+            of_text["template_variables"] = variables
         if section.data.bos != "auto":
             of_text["bos"] = section.data.bos
     return {

@@ -58,16 +58,6 @@ def shapes_in(folder: Path) -> Shapes:
     return shapes
 
 
-def has_chat_template(folder: Path) -> bool:
-    """Whether the tokenizer of a Hugging Face folder has a chat template."""
-    file = folder / "tokenizer_config.json"
-    return (
-        (folder / "chat_template.jinja").is_file()
-        or any(folder.glob("additional_chat_templates/*.jinja"))
-        or (file.is_file() and bool(_read(file).get("chat_template")))
-    )
-
-
 # Methods whose weights `moray.tasks.language.dequantize` replaces by plain ones.
 DEQUANTIZABLE = ("fp8", "mxfp4", "bitsandbytes")
 

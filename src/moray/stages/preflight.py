@@ -14,9 +14,13 @@ from moray.config.schema.models import HubModel, PathModel, ScratchModel
 from moray.config.tasks import FORMATS, MODALITIES, TASKS, module_of, sequence_length
 from moray.errors import ConfigError, UserError
 from moray.hub import has_token, missing_token_error
+from moray.model.chat_template import (
+    chat_templates,
+    unused_variable_error,
+    unused_variables,
+)
 from moray.model.shapes import (
     Shapes,
-    has_chat_template,
     has_experts,
     llama_shapes,
     positions_in,
@@ -63,7 +67,7 @@ def preflight(
                 faults += _balance(experiment, name, run, model)
             except UserError as error:
                 faults.append(error)
-            faults += _no_template(experiment, name, model)
+            faults += _template_faults(experiment, name, model)
             format = experiment.datasets[next(iter(run.datasets))].format
             length = sequence_length(format, run.data.block_size)
             faults += model_faults(name, length, positions, run.adapter, shapes)
@@ -122,21 +126,26 @@ def _readable(path: str, files: Sequence[str]) -> Iterator[UserError]:
             yield UserError(path, f"can't read {file}", "change its permissions")
 
 
-def _no_template(experiment: Experiment, run: str, model: str) -> Iterator[UserError]:
-    """The fault of a run on conversations that nothing can render, as far as it is known."""
+def _template_faults(experiment: Experiment, run: str, model: str) -> Iterator[UserError]:
+    """The faults of a run's chat template on conversations, as far as it is known."""
     formats = [experiment.datasets[name].format for name in experiment.runs[run].datasets]
     # Pairs can be text, which needs no template.
     if not any(FORMATS[name].chat and name != "preference" for name in formats):
         return
-    if experiment.runs[run].search or plan.chat_template(experiment, run):
+    if experiment.runs[run].search:
         return
-    folder = _folder(experiment, model)
-    if folder and not has_chat_template(folder):
+    own, folder = plan.chat_template(experiment, run), _folder(experiment, model)
+    templates = [own] if own else chat_templates(folder) if folder else None
+    if templates is None:
+        return
+    if not templates:
         yield UserError(
             f"runs.{run}.data.chat_template",
             f"is not set, and the tokenizer of models.{model} has no chat template",
             "set it (config/instruction.yaml has an example), or use a model that has one",
         )
+    elif unused := unused_variables(plan.template_variables(experiment, run), "".join(templates)):
+        yield unused_variable_error(f"runs.{run}.data", unused)
 
 
 def _adapter(experiment: Experiment, name: str, run: Run, model: str) -> Iterator[UserError]:

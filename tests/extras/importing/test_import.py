@@ -75,6 +75,11 @@ LORA = {"adapter": "lora", "lora_r": 4, "lora_alpha": 8, "lora_target_modules": 
         (LORA | {"bf16": False}, "adapter.base_dtype", "fp32"),
         (LORA | {"bf16": False}, "train.precision", "fp32"),
         (LORA | {"bf16": False, "fp16": True}, "train.precision", "auto"),
+        (
+            {"chat_template_kwargs": {"enable_thinking": False}},
+            "data.template_variables",
+            {"enable_thinking": False},
+        ),
         ({"wandb_project": "mine"}, "tracking", ["wandb"]),
         ({"mlflow_tracking_uri": "http://localhost"}, "tracking", ["mlflow"]),
         ({"hub_model_id": "me/mine"}, "push.repo", "me/mine"),
@@ -117,6 +122,11 @@ def test_batches_are_multiplied_by_the_gpus() -> None:
         ({"report_to": ["tensorboard", "swanlab"]}, "tracking", ["tensorboard"]),
         ({"hub_model_id": "me/mine"}, "push.repo", "me/mine"),
         ({"deepspeed": "ds_z3_config.json"}, "train.deepspeed.zero_stage", 3),
+        (
+            {"enable_thinking": False, "template": "qwen3"},
+            "data.template_variables",
+            {"enable_thinking": False},
+        ),
     ],
 )
 def test_a_key_of_llama_factory_becomes_what_it_means(given: Any, path: str, value: Any) -> None:

@@ -1,305 +1,72 @@
 """What is trained of conversations by the chat templates that models have.
 
-The expected texts are of the rows and of each template's page; the text of a whole conversation and
-the prompt for an answer are those of the tokenizer's own `apply_chat_template`.
+The text of a conversation and the prompt for an answer are those of the tokenizer's own
+`apply_chat_template`.
 """
 
-import re
-from collections.abc import Callable
-from dataclasses import dataclass
+import json
 from itertools import groupby
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conversations import CALL, TOOLS
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AddedToken, PreTrainedTokenizerFast
-from turn_templates import GEMMA3, MISTRAL
+from conversations import TOOLS
+from stock_table import (
+    EMPTY,
+    ROWS,
+    SHARED,
+    TEMPLATES,
+    by_itself,
+    document_of,
+    plain_messages,
+    tokenizer_of,
+    trained_texts,
+)
+from transformers import PreTrainedTokenizerFast
 
-from moray.corpus.dataset import Document, RowError
-from moray.corpus.remarks import Remarks
+from moray.errors import UserError
+from moray.model.chat_template import with_defaults
 from moray.tasks.language.alterations import lines
 from moray.tasks.language.chat import ChatTemplate
-from moray.tasks.language.conversation import conversation
 from moray.tasks.language.encode import Encoder
+from moray.tasks.language.pieces import EncodedDocument
 
-FOLDER = Path(__file__).parents[2] / "stock_templates"
-THOUGHT = "<think>\none and one\n</think>\n\n2"
-TODAY = {"%d %B %Y": "26 Jul 2024", "%Y-%m-%d": "2024-07-26"}
-
-Row = dict[str, Any]
+OFFERING = {"Llama 3.1", "Mistral", "Qwen2.5", "Qwen3", "Qwen3.5", "gpt-oss"}
 
 
-def said(*texts: str) -> list[Row]:
-    """Turns of the user and the assistant."""
-    roles = ["user", "assistant"] * len(texts)
-    return [{"role": role, "content": text} for role, text in zip(roles, texts, strict=False)]
-
-
-ASKED, FIELD = said("Two?"), {"reasoning_content": "one and one"}
-CALLING = {"role": "assistant", "content": None, "tool_calls": [CALL]}
-NOTHING = {"tool_calls": None, "function_call": None, "reasoning_content": None}
-ROWS: dict[str, list[Row]] = {
-    "one turn": said("Two?", "2"),
-    "several turns": said("Two?", "2", "Three?", "3"),
-    "system": [{"role": "system", "content": "Be brief."}, *said("Two?", "2")],
-    "reasoning": said("One?", "1", "Two?", THOUGHT),
-    "reasoning field": [*ASKED, {"role": "assistant", "content": "2", **FIELD}],
-    "tools": [
-        *said("Weather?"),
-        CALLING,
-        {"role": "tool", "content": "12"},
-        {"role": "assistant", "content": "Mild."},
-    ],
-    "nulls": [
-        {"role": "system", "content": None},
-        {"role": "system", "content": []},
-        {"role": "user", "content": [{"type": "text", "text": "Two?"}]},
-        {"role": "assistant", "content": "2", **NOTHING},
-    ],
-    "white space": said("Two?", "\n  2\n"),
-}
-# As `apply_chat_template` takes them.
-PLAIN = ROWS | {"nulls": said("Two?", "2")}
-JSON_CALL = '{"name": "weather", "arguments": {"city": "東京"}}'
-TAGGED_CALL = f"<tool_call>\n{JSON_CALL}\n</tool_call>"
-FAILS, LEFT_OUT = "the chat template fails", "the chat template leaves out the {}"
-NO_FIELD, NO_CALLS = LEFT_OUT.format("reasoning of"), LEFT_OUT.format("tool calls of")
-
-
-@dataclass(frozen=True)
-class Expected:
-    """A template's tokens and what is trained of `ROWS`.
-
-    Attributes:
-        before: what the model has to write before each answer.
-        earlier: the stop token of answers that aren't the last, if it is another one.
-        texts: of rows of which something else than the answers and stop tokens is trained; the
-            beginning of the error, if the row is refused.
-        remarks: what is named besides, by the row.
-        same: what is named of all rows that aren't in `remarks`.
-    """
-
-    template: str
-    specials: str
-    stop: str
-    before: str = ""
-    behind: str = ""
-    earlier: str = ""
-    strip: Callable[[str], str] = str
-    texts: dict[str, list[str] | str] | None = None
-    remarks: dict[str, list[str]] | None = None
-    same: tuple[str, ...] = ()
-    greedy: bool = False
-
-
-def stock(name: str) -> str:
-    return (FOLDER / f"{name}.jinja").read_text()
-
-
-CHATML, SPACE = "<|im_start|> <|im_end|>", ["white space of 1 of 1 answers is changed"]
-EMPTY = "<think>\n\n</think>\n\n"
-PUTS = "the chat template puts {!r} before {} answers, not trained"
-LACK = "in generation, prompts end in '<think>\\n', which {} answers lack here"
-SHARED = "the first token of 1 of 1 answers begins in the text before it"
-OSS = "<|channel|>final<|message|>"
-OSS_TRAINED = f"the chat template puts {OSS!r} before {{}} answers, trained with them"
-# With a wide vertical line.
-R1 = "<|User|> <|Assistant|> <|end▁of▁sentence|>".replace("|", "\uff5c")
-TEMPLATES = {
-    "Llama 2": Expected(
-        stock("llama2"), "", "</s>", before=" ", behind=" ", strip=str.strip,
-        texts={"reasoning field": NO_FIELD, "tools": FAILS}, remarks={"white space": SPACE},
-    ),
-    "Llama 3.1": Expected(
-        stock("llama3_1"), "<|start_header_id|> <|end_header_id|> <|eot_id|>", "<|eot_id|>",
-        strip=str.strip,
-        texts={
-            "reasoning field": NO_FIELD,
-            "tools": [JSON_CALL.replace("arguments", "parameters") + "<|eot_id|>",
-                      "Mild.<|eot_id|>"],
-        },
-        remarks={"white space": SPACE},
-    ),
-    "Mistral": Expected(
-        MISTRAL, "[INST] [/INST] [TOOL_CALLS]", "</s>",
-        texts={
-            "reasoning field": NO_FIELD,
-            "tools": [f"[TOOL_CALLS] [{JSON_CALL}]</s>", " Mild.</s>"],
-        },
-        before=" ",
-        remarks={"system": ["the chat template leaves out messages of 1 conversations"]},
-    ),
-    "Qwen2.5": Expected(
-        stock("qwen2_5"), CHATML, "<|im_end|>",
-        texts={
-            "reasoning field": NO_FIELD,
-            "tools": [f"{TAGGED_CALL}<|im_end|>", "Mild.<|im_end|>"],
-            # The line break of the header is of the same token.
-            "white space": ["\n\n  2\n<|im_end|>"],
-        },
-        remarks={"white space": [SHARED]},
-    ),
-    "Qwen3": Expected(
-        stock("qwen3"), CHATML, "<|im_end|>", strip=lambda text: text.lstrip("\n"),
-        texts={
-            "reasoning field": [f"{THOUGHT}<|im_end|>"],
-            "tools": [f"{TAGGED_CALL}<|im_end|>", "Mild.<|im_end|>"],
-        },
-        remarks={
-            "several turns": [PUTS.format(EMPTY, "1 of 2")],
-            "tools": [PUTS.format(EMPTY, "1 of 2")],
-            "reasoning": [], "reasoning field": [],
-            "white space": [PUTS.format(EMPTY, "1 of 1"), *SPACE],
-        },
-        same=(PUTS.format(EMPTY, "1 of 1"),),
-    ),
-    "Qwen3.5": Expected(
-        stock("qwen3_5"), CHATML, "<|im_end|>", strip=str.strip,
-        texts={
-            "reasoning": ["1<|im_end|>", "one and one\n</think>\n\n2<|im_end|>"],
-            "reasoning field": ["one and one\n</think>\n\n2<|im_end|>"],
-            "tools": [
-                "<tool_call>\n<function=weather>\n<parameter=city>\n東京\n</parameter>\n"
-                "</function>\n</tool_call><|im_end|>",
-                "Mild.<|im_end|>",
-            ],
-        },
-        remarks={
-            "several turns": [LACK.format("1 of 2"), PUTS.format("\n</think>\n\n", "1 of 2")],
-            "tools": [PUTS.format("\n</think>\n\n", "2 of 2")],
-            "reasoning": [LACK.format("1 of 2")], "reasoning field": [],
-            "white space": [PUTS.format("\n</think>\n\n", "1 of 1"), *SPACE],
-        },
-        same=(PUTS.format("\n</think>\n\n", "1 of 1"),),
-    ),
-    "Gemma 3": Expected(
-        GEMMA3, "<start_of_turn> <end_of_turn>", "<end_of_turn>", strip=str.strip,
-        texts={"reasoning field": NO_FIELD, "tools": FAILS}, remarks={"white space": SPACE},
-    ),
-    "Phi-3": Expected(
-        stock("phi3"), "<|system|> <|user|> <|assistant|> <|end|>", "<|end|>", strip=str.lstrip,
-        texts={"reasoning field": NO_FIELD, "tools": NO_CALLS}, remarks={"white space": SPACE},
-        greedy=True,
-    ),
-    "Phi-4": Expected(
-        stock("phi4"), "<|im_start|> <|im_sep|> <|im_end|>", "<|im_end|>",
-        texts={"reasoning field": NO_FIELD, "tools": NO_CALLS},
-    ),
-    "DeepSeek-R1-Distill": Expected(
-        stock("deepseek_r1_distill"), R1, R1.split()[-1],
-        texts={
-            "reasoning": "the chat template leaves out '<think>\\none and one\\n</think>' of "
-            "message 4, the last that is trained",
-            "reasoning field": NO_FIELD,
-            "tools": NO_CALLS,
-        },
-        remarks={"several turns": [LACK.format("2 of 2")]},
-        same=(LACK.format("1 of 1"),),
-    ),
-    "gpt-oss": Expected(
-        stock("gpt_oss"),
-        "<|start|> <|message|> <|channel|> <|end|> <|call|> <|return|>", "<|return|>",
-        before=OSS, earlier="<|end|>",
-        texts={
-            "reasoning field": [
-                "<|channel|>analysis<|message|>one and one<|end|><|start|>assistant"
-                f"{OSS}2<|return|>"
-            ],
-            "tools": [
-                " to=functions.weather<|channel|>commentary json<|message|>"
-                '{"city": "東京"}<|call|>',
-                f"{OSS}Mild.<|return|>",
-            ],
-        },
-        remarks={
-            "several turns": [OSS_TRAINED.format("2 of 2")],
-            "reasoning": [OSS_TRAINED.format("2 of 2")],
-            "tools": [OSS_TRAINED.format("1 of 2")],
-            "reasoning field": [],
-        },
-        same=(OSS_TRAINED.format("1 of 1"),),
-    ),
-    "SmolLM3": Expected(
-        stock("smollm3"), CHATML, "<|im_end|>", strip=lambda text: text.lstrip("\n"),
-        texts={"reasoning field": NO_FIELD, "tools": NO_CALLS}, remarks={"white space": SPACE},
-    ),
-}  # fmt: skip
-
-
-# How Llama 3 and Qwen split text; line breaks are a token with the white space in front of them.
-SPLIT = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-
-
-def tokenizer_of(expected: Expected) -> PreTrainedTokenizerFast:
-    """A tokenizer with a template's special tokens, and tokens of several characters."""
-    backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(SPLIT), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=400,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    backend.train_from_iterator([f"{THOUGHT}\n\n\n2\n{JSON_CALL} Two? Three?"] * 9, trainer)
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
-    words = [*expected.specials.split(), "<s>", "</s>"]
-    added = [
-        AddedToken(word, special=True, normalized=False, rstrip=expected.greedy) for word in words
-    ]
-    # As Qwen has them: tokens that aren't special.
-    more = [AddedToken(word, normalized=False) for word in ("<think>", "</think>")]
-    tokenizer.add_tokens([*added, *more])
-    tokenizer.bos_token, tokenizer.eos_token = "<s>", expected.stop
-    return tokenizer
-
-
-def trained_texts(name: str, row: str) -> list[str] | str:
-    """What is expected to be trained, an answer at a time."""
+def encoded(
+    tokenizer: PreTrainedTokenizerFast, name: str, row: str, **settings: Any
+) -> list[EncodedDocument]:
     one = TEMPLATES[name]
-    if one.texts and row in one.texts:
-        return one.texts[row]
-    answers = [turn["content"] for turn in ROWS[row] if turn["role"] == "assistant"]
-    stops = [one.earlier or one.stop] * (len(answers) - 1) + [one.stop]
-    return [
-        one.before + one.strip(answer) + one.behind + stop
-        for answer, stop in zip(answers, stops, strict=True)
-    ]
+    chat = ChatTemplate(tokenizer, one.template, [one.stop, *one.more_stops], **settings)
+    encoder = Encoder(tokenizer, 4096, chat=chat)
+    return list(encoder.encode_documents([document_of(row)], 0, count_bytes=False))
 
 
-def by_itself(tokenizer: PreTrainedTokenizerFast, name: str, row: str, **options: Any) -> str:
-    """The text that the template alone makes of a row, on a fixed day."""
-    template = TEMPLATES[name].template
-    for form, day in TODAY.items():
-        template = re.sub(rf"strftime_now\((['\"]){re.escape(form)}\1\)", repr(day), template)
-    rows = [message | message.get("more", {}) for message in PLAIN[row]]
-    if name == "gpt-oss":
-        rows = [
-            {{"reasoning_content": "thinking"}.get(key, key): value for key, value in one.items()}
-            for one in rows
-        ]
-        rows = [one | {"content": one["content"] or ""} for one in rows]
-    if options:
-        rows = rows[:-1]
-    tools = TOOLS if row == "tools" else None
-    text = tokenizer.apply_chat_template(
-        rows, tools, chat_template=template, tokenize=False, **options
-    )
-    assert isinstance(text, str)
-    return text
+def trained_runs(tokenizer: PreTrainedTokenizerFast, document: EncodedDocument) -> list[str]:
+    """The texts of tokens that are trained one after the other."""
+    runs = groupby(zip(document.mask, document.tokens, strict=True), itemgetter(0))
+    return [tokenizer.decode([token for _, token in run]) for trained, run in runs if trained]
 
 
-def document_of(row: str) -> Document:
-    made = conversation(ROWS[row], TOOLS if row == "tools" else None, None, None, Remarks())
-    return Document(messages=made["messages"] or "", tools=made["tools"])
+def check_prompt(
+    tokenizer: PreTrainedTokenizerFast, document: EncodedDocument, name: str, whole: str, asked: str
+) -> None:
+    """What comes before the last answer is what a model is asked with; or it is named."""
+    named = list(lines(document.alterations))
+    before = np.flatnonzero(np.diff(document.mask.astype(int)) == 1)[-1] + 1
+    prompt = tokenizer(asked, add_special_tokens=False)["input_ids"]
+    seen = document.tokens[:before].tolist()
+    if name == "DeepSeek-R1-Distill":
+        assert whole.startswith(asked.removesuffix("<think>\n"))
+    elif SHARED in named:
+        assert seen == prompt[: len(seen)]
+    elif any("not trained" in line for line in named):
+        assert tokenizer.decode(seen).startswith(asked)
+        assert tokenizer.decode(seen) != asked
+    else:
+        assert seen == prompt
 
 
 @pytest.mark.parametrize("row", ROWS)
@@ -309,40 +76,137 @@ def test_the_answers_and_their_stop_tokens_are_trained_or_the_rest_is_named(
 ) -> None:
     one = TEMPLATES[name]
     tokenizer, expected = tokenizer_of(one), trained_texts(name, row)
-    chat = ChatTemplate(tokenizer, one.template, [one.stop])
-    encoder = Encoder(tokenizer, 4096, chat=chat)
     if isinstance(expected, str):
-        with pytest.raises(RowError) as caught:
-            chat.render(document_of(row))
+        with pytest.raises(UserError) as caught:
+            encoded(tokenizer, name, row)
         assert caught.value.problem.startswith(expected)
         return
-    (encoded,) = encoder.encode_documents([document_of(row)], 0, count_bytes=False)
-
+    (document,) = encoded(tokenizer, name, row)
     whole = by_itself(tokenizer, name, row)
-    assert encoded.tokens.tolist() == tokenizer(whole, add_special_tokens=False)["input_ids"]
-
-    runs = [
-        (is_trained, [token for _, token in run])
-        for is_trained, run in groupby(
-            zip(encoded.mask, encoded.tokens, strict=True), itemgetter(0)
-        )
-    ]
-    assert [tokenizer.decode(run) for trained, run in runs if trained] == expected
-
+    assert document.tokens.tolist() == tokenizer(whole, add_special_tokens=False)["input_ids"]
+    assert trained_runs(tokenizer, document) == expected
     remarks = (one.remarks or {}).get(row, list(one.same))
-    assert sorted(lines(encoded.alterations)) == sorted(remarks)
+    assert sorted(lines(document.alterations)) == sorted(remarks)
+    asked = by_itself(tokenizer, name, row, -1, add_generation_prompt=True)
+    check_prompt(tokenizer, document, name, whole, asked)
 
-    # What comes before the last answer is what a model is asked with; or it is named.
-    before = np.flatnonzero(np.diff(encoded.mask.astype(int)) == 1)[-1] + 1
-    asked = by_itself(tokenizer, name, row, add_generation_prompt=True)
-    prompt = tokenizer(asked, add_special_tokens=False)["input_ids"]
-    seen = encoded.tokens[:before].tolist()
-    if name == "DeepSeek-R1-Distill":
-        assert whole.startswith(asked.removesuffix("<think>\n"))
-    elif SHARED in remarks:
-        assert seen == prompt[: len(seen)]
-    elif any("not trained" in line for line in remarks):
-        assert tokenizer.decode(seen).startswith(asked)
-        assert tokenizer.decode(seen) != asked
-    else:
-        assert seen == prompt
+
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_each_turn_is_trained_behind_the_prompt_that_generation_has(name: str, row: str) -> None:
+    tokenizer, expected = tokenizer_of(TEMPLATES[name]), trained_texts(name, row, are_last=True)
+    if isinstance(expected, str):
+        with pytest.raises(UserError):
+            encoded(tokenizer, name, row, turns="each")
+        return
+    documents = encoded(tokenizer, name, row, turns="each")
+    messages = plain_messages(name, row)
+    places = [n for n, message in enumerate(messages) if message["role"] == "assistant"]
+    texts = []
+    for place, document in zip(places, documents, strict=True):
+        whole = by_itself(tokenizer, name, row, place + 1)
+        assert document.tokens.tolist() == tokenizer(whole, add_special_tokens=False)["input_ids"]
+        texts += trained_runs(tokenizer, document)
+        asked = by_itself(tokenizer, name, row, place, add_generation_prompt=True)
+        check_prompt(tokenizer, document, name, whole, asked)
+        assert not any("earlier turns" in line for line in lines(document.alterations))
+    assert texts == expected
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_tools_that_a_template_does_not_offer_are_named(name: str) -> None:
+    tokenizer, one = tokenizer_of(TEMPLATES[name]), TEMPLATES[name]
+    chat = ChatTemplate(tokenizer, one.template, [one.stop])
+    rendered = chat.render({**document_of("one turn"), "tools": json.dumps(TOOLS)})
+    line = "the chat template leaves out the tools of 1 conversations"
+    assert (line in list(lines(rendered.alterations))) == ("weather" not in rendered.text)
+    assert ("weather" in rendered.text) == (name in OFFERING)
+    assert line not in list(lines(chat.render(document_of("one turn")).alterations))
+
+
+WITHOUT = {"enable_thinking": False}
+# Where templates put their empty reasoning into the prompt.
+SWITCHED = {"Qwen3": EMPTY, "Qwen3.5": EMPTY, "SmolLM3": "<think>\n\n</think>\n"}
+
+
+@pytest.mark.parametrize("turns", ["together", "each"])
+@pytest.mark.parametrize("row", ["one turn", "several turns", "system"])
+@pytest.mark.parametrize("name", SWITCHED)
+def test_variables_reach_the_template_in_tokens_and_prompts(
+    name: str, row: str, turns: str
+) -> None:
+    tokenizer, one = tokenizer_of(TEMPLATES[name]), TEMPLATES[name]
+    document = encoded(tokenizer, name, row, variables=WITHOUT, turns=turns)[-1]
+    whole = by_itself(tokenizer, name, row, **WITHOUT)
+    assert document.tokens.tolist() == tokenizer(whole, add_special_tokens=False)["input_ids"]
+    asked = by_itself(tokenizer, name, row, -1, add_generation_prompt=True, **WITHOUT)
+    assert asked.endswith(SWITCHED[name])
+    chat = ChatTemplate(tokenizer, one.template, [one.stop], variables=WITHOUT)
+    answer = ROWS[row][-1]["content"]
+    assert chat.prompt(document_of(row)) == (asked, answer)
+    assert trained_runs(tokenizer, document)[-1] == answer + one.stop
+    check_prompt(tokenizer, document, name, whole, asked)
+
+
+@pytest.mark.parametrize("name", SWITCHED)
+def test_an_exported_template_renders_as_in_training(name: str) -> None:
+    """As `moray chat`, benchmarks, llama.cpp and servers get it, which know no variables."""
+    tokenizer, one = tokenizer_of(TEMPLATES[name]), TEMPLATES[name]
+    exported = with_defaults(one.template, WITHOUT)
+    assert isinstance(exported, str)
+    alone = ChatTemplate(tokenizer, exported, [one.stop])
+    training = ChatTemplate(tokenizer, one.template, [one.stop], variables=WITHOUT)
+    for row in ("one turn", "several turns", "system"):
+        assert alone.render(document_of(row)) == training.render(document_of(row))
+        assert alone.prompt(document_of(row)) == training.prompt(document_of(row))
+
+
+def test_a_variable_that_the_template_does_not_have_is_refused() -> None:
+    with pytest.raises(UserError, match=r"data\.template_variables: got thinking, which the chat"):
+        encoded(tokenizer_of(TEMPLATES["Qwen3"]), "Qwen3", "one turn", variables={"thinking": True})
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "expected"),
+    [
+        ("Qwen3", "one turn", [EMPTY + "2<|im_end|>"]),
+        ("Qwen3", "several turns", ["2<|im_end|>", EMPTY + "3<|im_end|>"]),
+        # A token has the line break in front of it, too.
+        ("Qwen3.5", "one turn", ["\n\n</think>\n\n2<|im_end|>"]),
+        ("Llama 3.1", "one turn", ["2<|eot_id|>"]),
+        ("Qwen3", "reasoning field", ["<think>\none and one\n</think>\n\n2<|im_end|>"]),
+    ],
+)
+def test_what_a_template_puts_before_an_answer_is_trained_on_demand(
+    name: str, row: str, expected: list[str]
+) -> None:
+    tokenizer = tokenizer_of(TEMPLATES[name])
+    (document,) = encoded(tokenizer, name, row, train_template_text=True)
+    assert trained_runs(tokenizer, document) == expected
+    (plain,) = encoded(tokenizer, name, row)
+    assert document.tokens.tolist() == plain.tokens.tolist()
+    puts = [line for line in lines(document.alterations) if "trained with them" in line]
+    assert bool(puts) == (trained_runs(tokenizer, plain) != expected)
+
+
+def test_an_answer_begins_behind_a_prompt_that_has_its_first_tag() -> None:
+    """As DeepSeek-R1-Distill has it, without the part that drops reasoning."""
+    one = TEMPLATES["DeepSeek-R1-Distill"]
+    drops = (
+        "{% if '</think>' in content %}{% set content = content.split('</think>')[-1] %}{% endif %}"
+    )
+    assert drops in one.template
+    whole, tokenizer = one.template.replace(drops, ""), tokenizer_of(one)
+    chat = ChatTemplate(tokenizer, whole, [one.stop])
+    prompt, reference = chat.prompt(document_of("reasoning"))
+    asked = by_itself(tokenizer, "DeepSeek-R1-Distill", "reasoning", -1, add_generation_prompt=True)
+    assert prompt == asked
+    assert asked.endswith("<think>\n")
+    assert reference == "one and one\n</think>\n\n2"
+    encoder = Encoder(tokenizer, 4096, chat=chat)
+    (document,) = encoder.encode_documents([document_of("reasoning")], 0, count_bytes=False)
+    assert trained_runs(tokenizer, document) == ["1" + one.stop, reference + one.stop]
+    assert list(lines(document.alterations)) == [
+        "in generation, prompts end in '<think>\\n', which 1 of 2 answers lack here"
+    ]
+    check_prompt(tokenizer, document, "", "", asked)

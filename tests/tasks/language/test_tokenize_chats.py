@@ -257,10 +257,15 @@ def test_what_a_template_does_to_answers_is_named_and_recorded(
     tokenize(tmp_path / "dataset", chat_folder, tmp_path / "out", cfg)
     block = "<think>\n\n</think>\n\n"
     facts = read_manifest(tmp_path / "out")["splits"]["test"]["chat_template"]
-    assert facts == {"answers": 4, "left_out": 1, "untrained": {block: 1}}
+    assert facts == {"answers": 4, "earlier": 2, "left_out": 1, "untrained": {block: 1}}
     line = capsys.readouterr().err
     assert f"; the chat template puts {block!r} before 3 of 12 answers, not trained" in line
     assert "; the chat template leaves out a part of 3 of 12 answers" in line
+    assert (
+        "\ndatasets.dataset: 6 of 12 answers are trained in another form than generation has, as "
+        "the chat template renders earlier turns differently from the last; data.turns: each "
+        "trains every answer in the form of generation\n"
+    ) in line
     shown = (tmp_path / "out/preview.txt").read_text("utf-8")
     assert (
         f"⟦non, 東京 🐍.<|im_end|>⟧\n\n... the chat template puts {block!r} before 1 of 2" in shown

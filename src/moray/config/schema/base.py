@@ -32,6 +32,7 @@ Revision = Annotated[
         pattern=r"^[0-9a-f]{40}$",
     ),
 ]
+TemplateVariable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
 class Section(BaseModel):

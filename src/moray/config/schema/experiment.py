@@ -18,15 +18,13 @@ from moray.config.schema.base import (
     execution_only,
 )
 from moray.config.schema.datasets import Dataset
+from moray.config.schema.export import Export, Gguf, Push
 from moray.config.schema.models import BaseModelSource
 from moray.config.schema.sections import (
     Benchmarks,
     Data,
     Evaluate,
-    Export,
     Generate,
-    Gguf,
-    Push,
     Ray,
 )
 from moray.config.schema.train import Adapter, Preference, Train

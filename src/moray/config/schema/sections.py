@@ -6,9 +6,19 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
-from moray.config.schema.base import Fraction, PositiveInt, Section, Seed, added, execution_only
+from moray.config.schema.base import (
+    Fraction,
+    PositiveInt,
+    Section,
+    Seed,
+    TemplateVariable,
+    added,
+    execution_only,
+)
 from moray.config.schema.datasets import CREDENTIALS, CREDENTIALS_REFUSED
 
+# Variables that each chat template gets, besides those of special tokens.
+_ALWAYS_SET = {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"}
 # What object stores allow in a bucket's name, which nothing with credentials in it is.
 _BUCKET = r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]"
 
@@ -63,6 +73,26 @@ class Data(Section):
         description="Whether only the last assistant turn of a conversation is trained, instead "
         "of all of them.",
     )
+    template_variables: dict[TemplateVariable, bool | int | float | str] = added(
+        {},
+        description="Variables for the chat template, such as `{enable_thinking: false}` for "
+        "Qwen 3's. Tokens and generation have them, and they are the defaults of the exported "
+        "template. Runs that start from this one have them too, unless they have a template of "
+        "their own.",
+    )
+    train_template_text: bool = added(
+        False,
+        description="Whether text is trained that the chat template puts between the prompt and "
+        "an answer: the empty `<think></think>` that Qwen 3's puts before an answer without "
+        "reasoning.",
+    )
+    turns: Literal["together", "each"] = added(
+        "together",
+        description="What becomes of a conversation with several trained answers. `together`: one "
+        "document, as the chat template renders the whole conversation. `each`: a document for "
+        "each answer, as the template renders it up to there, which is what generation sees; for "
+        "templates that render earlier turns differently from the last.",
+    )
     tokenize: Literal["ahead", "on-the-fly"] = Field(
         "ahead",
         description="`ahead`: tokenise once and store the tokens. `on-the-fly`: only count "
@@ -88,6 +118,15 @@ class Data(Section):
     def _no_credentials(self) -> Self:
         if self.stream_from is not None and CREDENTIALS.search(self.stream_from):
             raise ValueError(f"stream_from: {CREDENTIALS_REFUSED}")
+        return self
+
+    @model_validator(mode="after")
+    def _variables_are_free(self) -> Self:
+        for name in self.template_variables:
+            if name in _ALWAYS_SET or name.endswith("_token"):
+                raise ValueError(
+                    f"template_variables.{name}: follows from the row and the tokenizer; remove it"
+                )
         return self
 
     @model_validator(mode="after")
@@ -251,22 +290,6 @@ class Ray(Section):
         return self
 
 
-class Export(Section):
-    """How the trained model is exported as a Hugging Face folder."""
-
-    dtype: Literal["auto", "fp32", "bf16"] = Field(
-        "auto",
-        description="Data type of the stored weights. `auto`: that of the model the run started "
-        "from; adapters that aren't merged are stored in fp32.",
-    )
-    merge_adapter: bool = Field(
-        True,
-        description="Whether a run with an adapter merges it into the base and exports the "
-        "whole model. If false, only the adapter is exported, and the base is needed to load "
-        "it.",
-    )
-
-
 _PRECISION = (
     "Data type of the models' weights and arithmetic. `auto`: bf16 on GPUs that support it, fp32 "
     "otherwise."
@@ -369,32 +392,4 @@ class Benchmarks(Section):
     )
     batch_size: PositiveInt = execution_only(
         16, description="Requests per forward pass; halved if they don't fit in memory."
-    )
-
-
-class Push(Section):
-    """Where `snakemake push` uploads the model and its card to."""
-
-    repo: str = Field(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$",
-        description="Repository of the Hub, `owner/name`. It is created if it isn't there. Each "
-        "run needs one of its own.",
-    )
-    private: bool = Field(
-        True,
-        description="Whether a repository that is created is private. One that is there stays as "
-        "it is.",
-    )
-
-
-GgufType = Literal["f32", "f16", "bf16", "q8_0", "q6_k", "q5_k_m", "q4_k_m", "q3_k_m", "q2_k"]
-
-
-class Gguf(Section):
-    """The files that `snakemake gguf` makes of the model."""
-
-    types: Annotated[list[GgufType], Field(min_length=1)] = Field(
-        ["f16"],
-        description="Types of the weights, with llama.cpp's names; one file for each. Those below "
-        "8 bits need its `llama-quantize`.",
     )

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from moray.extras.importing.axolotl_datasets import datasets
-from moray.extras.importing.axolotl_templates import template
+from moray.extras.importing.axolotl_templates import template, variables
 from moray.extras.importing.settings import (
     ADAMW,
     RUNNING,
@@ -236,6 +236,7 @@ RULES: Sequence[Rule] = (
         "`data.chat_template`, with the text of a template whose path is given",
         template,
     ),
+    converts("chat_template_kwargs", "`data.template_variables`", variables),
     converts("special_tokens.eos_token tokens", "`models.NAME.eos_token`, `new_tokens`", _tokens),
     converts(
         "micro_batch_size gradient_accumulation_steps batch_size",

@@ -28,6 +28,7 @@ _CHATML = (
     "'<|im_end|>' + '\\n' }}{% endfor %}{% if add_generation_prompt %}"
     "{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
+_SCALARS = (bool, int, float, str)
 # `data.chat_template` also tells a template from a path by this.
 _JINJA = re.compile(r"\{[{%]")
 
@@ -59,6 +60,16 @@ def template(draft: Draft) -> None:
                 f"the tokenizer's own template is used, not axolotl's {name}; set "
                 "data.chat_template if it has none"
             )
+
+
+def variables(draft: Draft) -> None:
+    """The variables of the chat template."""
+    given = draft.get("chat_template_kwargs", {})
+    if isinstance(given, dict) and all(isinstance(one, _SCALARS) for one in given.values()):
+        if given:
+            draft.put("data.template_variables", given)
+    else:
+        draft.refused["chat_template_kwargs"] = "only variables that are text, numbers or true"
 
 
 def _jinja(draft: Draft, name: str | None, jinja: str | None) -> None:

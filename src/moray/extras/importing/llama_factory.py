@@ -71,6 +71,22 @@ def _template(draft: Draft) -> None:
             f"the tokenizer's own template is used, not LLaMA-Factory's {name}; set "
             "data.chat_template if it has none"
         )
+    thinks = draft.get("enable_thinking")
+    if thinks is False and draft.config.get("stage") != "pt":
+        draft.put("data.template_variables", {"enable_thinking": False})
+        draft.different["enable_thinking"] = (
+            "the template puts empty reasoning into the prompt, and rows keep theirs"
+        )
+    elif thinks:
+        draft.different["enable_thinking"] = (
+            "empty reasoning that the template puts before an answer isn't trained; "
+            "data.train_template_text: true trains it"
+        )
+    if draft.get("preserve_thinking"):
+        draft.different["preserve_thinking"] = (
+            "a template that can keep the reasoning of earlier answers does so with "
+            "data.template_variables: {preserve_thinking: true}; data.turns: each trains all of it"
+        )
     if system := draft.get("default_system"):
         for section in draft.datasets.values():
             section["system"] = system
@@ -162,7 +178,11 @@ RULES: Sequence[Rule] = (
         "`data.block_size` (for pairs, twice as many tokens), `data.packing`, `data.mask_history`",
         _rows,
     ),
-    converts("template default_system", "the tokenizer's own template; `system`", _template),
+    converts(
+        "template default_system enable_thinking preserve_thinking",
+        "the tokenizer's own template; `system`; `data.template_variables`",
+        _template,
+    ),
     converts(
         "per_device_train_batch_size gradient_accumulation_steps",
         "`train.global_batch_size`: their product, times the GPUs; `train.micro_batch_size`",

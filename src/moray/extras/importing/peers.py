@@ -9,6 +9,7 @@ _ROW, _TEMPLATE = (
     "data.block_size, tokens in a row",
     "data.chat_template, the text of a Jinja template",
 )
+_VARIABLES = "data.template_variables, such as {enable_thinking: false}"
 _ROWS = "train.global_batch_size, rows per step over all workers"
 _WARMUP = "train.warmup_ratio, a share of the steps"
 _QUANTIZED, _BEST = "adapter.quantize_base", "train.load_best_model_at_end, by validation loss"
@@ -25,6 +26,7 @@ HERE = {
     "bf16": _PRECISION,
     "bfloat16": _PRECISION,
     "chat_template_jinja": _TEMPLATE,
+    "chat_template_kwargs": _VARIABLES,
     "chat_template_path": _TEMPLATE,
     "cosine_min_lr_ratio": "train.min_lr_ratio",
     "cutoff_len": _ROW,
@@ -34,6 +36,7 @@ HERE = {
     "default_system": _SYSTEM,
     "dpo_beta": _BETA,
     "dpo_label_smoothing": "preference.label_smoothing",
+    "enable_thinking": _VARIABLES,
     "eos_token": "models.NAME.eos_token",
     "eval_batch_size": "evaluate.batch_size",
     "eval_strategy": "train.eval_steps",

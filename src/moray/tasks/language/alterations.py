@@ -6,7 +6,7 @@ text isn't the row's, which users have to know.
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from itertools import count, groupby, pairwise
 from typing import Any
 
@@ -18,8 +18,9 @@ Alterations = Counter[tuple[str, str]]
 Kinds: `untrained` and `trained` text of the template in front of an answer; `prompt`, text at the
 end of the generation prompt that isn't there in training; `shared`, a first token that begins in
 the generation prompt; `left_out` parts of an answer; other `white_space`; `changed` text. And
-`answers`, all of them, and the number of conversations of which other `messages` are left out. Of
-`prompts` with completions that are tokenised as one text: those with a token of both, `spanning`.
+`answers`, all of them, and the number of conversations of which other `messages`, or the `tools`,
+are left out. Of `prompts` with completions that are tokenised as one text: those with a token of
+both, `spanning`.
 """
 
 # Maximum numbers of texts that are counted apart, and of their characters.
@@ -71,18 +72,36 @@ def left_out(render: Render, messages: Messages) -> list[str]:
 
 def summary(facts: Mapping[str, Mapping[str, Any]]) -> str:
     """The alterations of the answers of all splits, for a summary; mostly nothing."""
+    total = _total(facts)
+    del total["earlier", ""]  # a line of its own
+    return "".join(f"; {line}" for line in lines(total))
+
+
+def cost_of_one_rendering(facts: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """What is lost where all turns of a conversation are rendered together; None if nothing is."""
+    total = _total(facts)
+    line = next(lines(total, ("earlier",)), None)
+    return line and f"{line}; data.turns: each trains every answer in the form of generation"
+
+
+def _total(facts: Mapping[str, Mapping[str, Any]]) -> Alterations:
+    """The alterations of all splits."""
     total = Alterations()
     for counts in facts.values():
         for kind, entry in counts.get("chat_template", {}).items():
             of_texts = entry if isinstance(entry, Mapping) else {"": entry}
             total.update({(kind, text): number for text, number in of_texts.items()})
-    return "".join(f"; {line}" for line in lines(total))
+    return total
 
 
-def lines(counts: Alterations) -> Iterator[str]:
-    """The alterations in words, those of most answers first."""
+def lines(counts: Alterations, kinds: Container[str] = ()) -> Iterator[str]:
+    """The alterations in words, those of most answers first; of some kinds, or of all."""
     for (kind, text), number in counts.most_common():
-        if kind in ("answers", "prompts", "spanning") or not number:
+        if (
+            kind in ("answers", "prompts", "spanning")
+            or not number
+            or (kinds and kind not in kinds)
+        ):
             continue
         answers = f"{number:,} of {counts['answers', '']:,} answers"
         yield {
@@ -91,7 +110,10 @@ def lines(counts: Alterations) -> Iterator[str]:
             "prompt": f"in generation, prompts end in {text!r}, which {answers} lack here",
             "left_out": f"the chat template leaves out a part of {answers}",
             "shared": f"the first token of {answers} begins in the text before it",
+            "earlier": f"{answers} are trained in another form than generation has, as the chat "
+            "template renders earlier turns differently from the last",
             "messages": f"the chat template leaves out messages of {number:,} conversations",
+            "tools": f"the chat template leaves out the tools of {number:,} conversations",
             "white_space": f"white space of {answers} is changed",
             "changed": f"the chat template changes the text of {answers}",
         }[kind]

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -12,13 +13,16 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from moray.corpus.dataset import Document, RowError, messages_of, tools_of
 from moray.errors import UserError, first_line
+from moray.model.chat_template import unused_variable_error, unused_variables
 from moray.tasks.language.alterations import Alterations, alteration, left_out, shorten
+from moray.tasks.language.answers import answer_alone, trained_answers
 from moray.tasks.language.turns import (
     Messages,
     Render,
     Start,
     content_span,
     other_messages,
+    render_or_none,
     squeeze,
     start_behind_reasoning,
     turn_start,
@@ -91,6 +95,9 @@ class ChatTemplate:
         template: str | None,
         stop_tokens: list[str],
         mask_history: bool = False,
+        turns: str = "together",
+        train_template_text: bool = False,
+        variables: Mapping[str, Any] | None = None,
     ) -> None:
         """Load a template.
 
@@ -98,9 +105,13 @@ class ChatTemplate:
             template: a Jinja template; None to use the tokenizer's own.
             stop_tokens: tokens that end an assistant turn.
             mask_history: whether only the last assistant turn with a weight is trained.
+            turns: whether a conversation is rendered once, with all turns `together`, or once for
+                `each` trained one, up to there.
+            train_template_text: whether empty reasoning in front of an answer is trained.
+            variables: of the template.
 
         Raises:
-            UserError: if there is no template.
+            UserError: if there is no template, or it doesn't use a variable.
         """
         try:
             # A tokenizer can have several templates, one of them for tools.
@@ -111,15 +122,29 @@ class ChatTemplate:
         self._special_tokens = tokenizer.special_tokens_map
         self._stops = stop_tokens
         self._mask_history = mask_history
+        self._turns = turns
+        self._train_template_text = train_template_text
+        self._variables = dict(variables or {})
+        if unused := unused_variables(self._variables, self._plain + self._with_tools):
+            raise unused_variable_error("data", unused)
         self._specials = [
             token.content for token in tokenizer.added_tokens_decoder.values() if token.special
         ]
+
+    def renderings(self, document: Document) -> list[RenderedChat]:
+        """Render a conversation once, or once for each trained turn; see `render`."""
+        if self._turns == "together":
+            return [self.render(document)]
+        numbers = trained_answers(messages_of(document))
+        if self._mask_history:
+            numbers = numbers[-1:]
+        return [self.render(answer_alone(document, number)) for number in numbers]
 
     def render(self, document: Document) -> RenderedChat:
         """Render a whole conversation.
 
         Of what the template adds to an answer, only what the model has to write to reach it is
-        trained, but no empty reasoning.
+        trained, but no empty reasoning, unless `train_template_text` is set.
 
         Raises:
             RowError: if the template fails, or leaves out an assistant message, or a part of the
@@ -129,6 +154,9 @@ class ChatTemplate:
         messages, tools = messages_of(document), tools_of(document)
         render = partial(self.text, tools=tools)
         numbers = [n for n, message in enumerate(messages) if message["role"] == "assistant"]
+        # Of earlier answers that have rows of their own, the places of the contents do.
+        earlier = numbers[:-1] if self._turns == "each" else []
+        answers = numbers[len(earlier) :]
         if _GENERATION.search(self._with_tools if tools else self._plain):
             # Between `{% generation %}` and `{% endgeneration %}`.
             text, spans = self._render(messages, tools, return_assistant_tokens_mask=True)
@@ -142,30 +170,38 @@ class ChatTemplate:
                 )
             turns = [
                 self._tagged_turn(render, messages, number, text, span)
-                for number, span in zip(numbers, spans, strict=True)
+                for number, span in zip(answers, spans[len(earlier) :], strict=True)
             ]
         else:
             text = render(messages)
-            turns = [self._turn(render, messages, number, text) for number in numbers]
+            turns = [self._turn(render, messages, number, text) for number in answers]
         if not text[turns[-1].start : turns[-1].end].rstrip().endswith(tuple(self._stops)):
             raise self._missing_stop_error()
-        weights = [messages[number].get("weight", 1) for number in numbers]
-        trained_turns = [(n, turn) for n, turn, w in zip(numbers, turns, weights, strict=True) if w]
+        weights = [messages[number].get("weight", 1) for number in answers]
+        trained_turns = [(n, turn) for n, turn, w in zip(answers, turns, weights, strict=True) if w]
         if self._mask_history:
             trained_turns = trained_turns[-1:]
         for number, turn in trained_turns[-1:]:
-            _check_whole(number, turn)
-        answers = [("assistant", turn.start, turn.end) for turn in turns]
+            _check_whole(number, turn, is_last=number + 1 == len(messages))
+        places = [content_span(render, messages, number, text) for number in earlier]
+        places += [(turn.start, turn.end) for turn in turns]
         others, some_left_out = other_messages(render, messages, text)
         alterations = Counter(chain.from_iterable(turn.alterations for _, turn in trained_turns))
         alterations["answers", ""] = len(trained_turns)
+        alterations["earlier", ""] = sum(
+            _differs_alone(render, messages[: number + 1], text[: turn.end])
+            for number, turn in trained_turns
+            if messages[number + 1 :]
+        )
         if some_left_out:
             alterations["messages", ""] = 1
+        if tools and render_or_none(self.text, messages) == text:
+            alterations["tools", ""] = 1
         return RenderedChat(
             text,
             [(turn.start, turn.end) for _, turn in trained_turns],
-            [*answers, *others],
-            alterations,
+            [*(("assistant", start, end) for start, end in places), *others],
+            +alterations,
             frozenset(turn.start for _, turn in trained_turns if turn.has_prompt),
         )
 
@@ -175,12 +211,9 @@ class ChatTemplate:
         The text excludes the stop token, as generated continuations do.
         """
         messages = messages_of(document)
-        trained = (
-            message["role"] == "assistant" and message.get("weight", 1) for message in messages
-        )
-        last = max(number for number, weight in enumerate(trained) if weight)
+        last = trained_answers(messages)[-1]
         text = self.before_answer(messages[:last], tools_of(document))
-        rendered = self.render(document)
+        rendered = self.renderings(document)[-1]
         start, end = rendered.spans[-1]
         stop = rf"({'|'.join(map(re.escape, self._stops))})\s*$"
         return text, re.sub(stop, "", rendered.text[start:end])
@@ -228,7 +261,7 @@ class ChatTemplate:
                 conversations=[messages],
                 tools=tools,
                 chat_template=_TODAY + template,
-                **{**self._special_tokens, **options},
+                **{**self._special_tokens, **self._variables, **options},
             )
         # A template's code can raise anything.
         except Exception as error:
@@ -244,7 +277,7 @@ class ChatTemplate:
         """An assistant turn between tags, without what the generation prompt has of it."""
         content_start, content_end = content_span(render, messages, number, text)
         try:
-            start = turn_start(render, messages, number, text, content_start)
+            start = turn_start(render, messages, number, text, (content_start, content_end))
         except RowError:
             start = Start(span[0], span[0])
         begin = max(span[0], start.place) if start.has_prompt else span[0]
@@ -253,14 +286,14 @@ class ChatTemplate:
         )
         end = span[0] + stop.end() if stop else span[1]
         start = replace(start, place=begin)
-        return _turn_of(render, messages, number, text, start, content_start, content_end, end)
+        return self._turn_of(render, messages, number, text, start, content_start, content_end, end)
 
     def _turn(self, render: Render, messages: Messages, number: int, text: str) -> Turn:
         """An assistant turn that the template doesn't mark."""
         content_start, content_end = content_span(render, messages, number, text)
-        start = turn_start(render, messages, number, text, content_start)
+        start = turn_start(render, messages, number, text, (content_start, content_end))
         end = self._end(render, messages, number, text, content_end)
-        return _turn_of(render, messages, number, text, start, content_start, content_end, end)
+        return self._turn_of(render, messages, number, text, start, content_start, content_end, end)
 
     def _end(
         self, render: Render, messages: Messages, number: int, text: str, content_end: int
@@ -279,6 +312,40 @@ class ChatTemplate:
             return content_end
         raise self._missing_stop_error()
 
+    def _turn_of(
+        self,
+        render: Render,
+        messages: Messages,
+        number: int,
+        text: str,
+        start: Start,
+        content_start: int,
+        content_end: int,
+        end: int,
+    ) -> Turn:
+        """A turn, with what the template does to its answer."""
+        message = messages[number]
+        begin = start.place
+        if not self._train_template_text:
+            begin = start_behind_reasoning(render, messages, number, text, begin, content_start)
+        alterations = (
+            {("untrained", shorten(text[start.place : begin]))} if begin > start.place else set()
+        )
+        # Text before a call or reasoning belongs to it.
+        text_before = squeeze(text[begin:content_start])
+        plain = not message.get("tool_calls") and not message.get("reasoning_content")
+        if plain and text_before and text_before not in squeeze(message["content"] or ""):
+            alterations.add(("trained", shorten(text[begin:content_start])))
+        if start.prompt_end:
+            alterations.add(("prompt", shorten(start.prompt_end)))
+        kind, lost_text = alteration(
+            render, messages, number, text[start.header : content_end], text[begin:content_end]
+        )
+        if kind:
+            alterations.add((kind, ""))
+        has_prompt = start.has_prompt and begin == start.place
+        return Turn(begin, end, frozenset(alterations), lost_text, has_prompt)
+
     def _missing_stop_error(self) -> UserError:
         return UserError(
             "data.chat_template",
@@ -289,45 +356,20 @@ class ChatTemplate:
         )
 
 
-def _turn_of(
-    render: Render,
-    messages: Messages,
-    number: int,
-    text: str,
-    start: Start,
-    content_start: int,
-    content_end: int,
-    end: int,
-) -> Turn:
-    """A turn, with what the template does to its answer."""
-    message = messages[number]
-    begin = start_behind_reasoning(render, messages, number, text, start.place, content_start)
-    alterations = (
-        {("untrained", shorten(text[start.place : begin]))} if begin > start.place else set()
-    )
-    # Text before a call or reasoning belongs to it.
-    text_before = squeeze(text[begin:content_start])
-    plain = not message.get("tool_calls") and not message.get("reasoning_content")
-    if plain and text_before and text_before not in squeeze(message["content"] or ""):
-        alterations.add(("trained", shorten(text[begin:content_start])))
-    if start.prompt_end:
-        alterations.add(("prompt", shorten(start.prompt_end)))
-    kind, lost_text = alteration(
-        render, messages, number, text[start.header : content_end], text[begin:content_end]
-    )
-    if kind:
-        alterations.add((kind, ""))
-    has_prompt = start.has_prompt and begin == start.place
-    return Turn(begin, end, frozenset(alterations), lost_text, has_prompt)
+def _differs_alone(render: Render, messages: Messages, text: str) -> bool:
+    """Whether an answer, or what is in front of it, has another text where it is the last turn."""
+    alone = render_or_none(render, messages)
+    return alone is not None and not alone.startswith(text)
 
 
-def _check_whole(number: int, turn: Turn) -> None:
-    """Check that the last trained answer is trained as a whole."""
+def _check_whole(number: int, turn: Turn, is_last: bool) -> None:
+    """Check that the last trained answer, which may be the last message, is trained as a whole."""
     if turn.lost_text:
+        remedy = "set a data.chat_template that renders it, or remove it from the row"
         raise RowError(
             f"the chat template leaves out {turn.lost_text.strip()[:40]!r} of message "
             f"{number + 1}, the last that is trained",
-            "set a data.chat_template that renders it, or remove it from the row",
+            remedy if is_last else f"set data.turns: each, {remedy}",
         )
 
 

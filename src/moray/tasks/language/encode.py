@@ -3,10 +3,10 @@
 import copy
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,8 @@ from moray.tasks.language.pieces import ROLES, EncodedDocument, Piece
 from moray.tasks.language.tokenizer import joins, load_tokenizer, opening, stop_token_ids
 
 _TEXT, _PROMPT, _COMPLETION = map(ROLES.index, ("text", "prompt", "completion"))
+
+Item = TypeVar("Item")
 
 # A tokenizer's output takes about 50 times the memory of the text, 100 times with offsets.
 _CHARACTERS_AT_ONCE = 2**19
@@ -118,10 +120,8 @@ class Encoder:
         """
         pieces: list[Piece] = []
         dropped = cut = 0
-        for number, document in enumerate(
-            self.encode_documents(documents, first_document, count_bytes), first_document
-        ):
-            document_pieces = self._pieces(document, number)
+        for document in self.encode_documents(documents, first_document, count_bytes):
+            document_pieces = self._pieces(document)
             is_long = len(document.tokens) > self.block_size
             dropped += is_long and not document_pieces
             cut += is_long and bool(document_pieces)
@@ -131,12 +131,15 @@ class Encoder:
     def encode_documents(
         self, documents: list[Document], first_document: int, count_bytes: bool
     ) -> Iterator[EncodedDocument]:
-        """Tokenise documents without cutting them; see `encode`."""
-        for batch in _batches(documents):
+        """Tokenise documents without cutting them; see `encode`.
+
+        A conversation can have several renderings.
+        """
+        for batch in _batches(documents, lambda document: len(content(document))):
             if "messages" in batch[0]:
                 yield from self._conversations(batch, first_document, count_bytes)
             else:
-                yield from self._texts(batch, count_bytes)
+                yield from self._texts(batch, first_document, count_bytes)
             first_document += len(batch)
 
     def prompt_tokens(self, prompt: str) -> list[int]:
@@ -183,7 +186,9 @@ class Encoder:
             raise missing_template_error()
         return self._chat
 
-    def _texts(self, documents: list[Document], count_bytes: bool) -> Iterator[EncodedDocument]:
+    def _texts(
+        self, documents: list[Document], first_document: int, count_bytes: bool
+    ) -> Iterator[EncodedDocument]:
         prompts = [document.get("prompt", "") for document in documents]
         texts = [document.get("text", document.get("completion", "")) for document in documents]
         apart = self._joins or "prompt" not in documents[0]
@@ -194,8 +199,9 @@ class Encoder:
         encode = self._backend.encode_batch if slow else self._backend.encode_batch_fast
         apart_from = prompts if apart else [""] * len(prompts)
         contexts = self._backend.encode_batch_fast(apart_from, add_special_tokens=False)
-        for prompt, context, text, encoding in zip(
-            prompts, contexts, texts, encode(texts, add_special_tokens=False), strict=True
+        encodings = encode(texts, add_special_tokens=False)
+        for number, (prompt, context, text, encoding) in enumerate(
+            zip(prompts, contexts, texts, encodings, strict=True), first_document
         ):
             ends = [end for _, end in encoding.offsets] if slow else []
             # A token of both is trained: it has text of the completion.
@@ -224,7 +230,7 @@ class Encoder:
             roles = np.full(len(tokens), _TEXT if "text" in documents[0] else _COMPLETION, np.uint8)
             if "prompt" in documents[0]:
                 roles[: len(before) + inside] = _PROMPT
-            yield EncodedDocument(tokens, mask, sizes, roles, +alterations)
+            yield EncodedDocument(number, tokens, mask, sizes, roles, +alterations)
 
     def _missing_opening(self, ids: list[int]) -> list[int]:
         return [] if ids[:1] == self._opening else self._opening
@@ -232,18 +238,26 @@ class Encoder:
     def _conversations(
         self, documents: list[Document], first_document: int, count_bytes: bool
     ) -> Iterator[EncodedDocument]:
-        chat, rendered = self.template(), []
-        for number, document in enumerate(documents, first_document + 1):
+        chat, rendered = self.template(), list[tuple[int, RenderedChat]]()
+        for number, document in enumerate(documents, first_document):
             try:
-                rendered.append(chat.render(document))
+                rendered += [(number, rendering) for rendering in chat.renderings(document)]
             except RowError as error:
                 begins = plain_text(document)[:40]
                 problem = f"{error.problem}, in the conversation that begins {begins!r}"
-                raise RefusedRowError(number, problem, error.remedy) from error
+                raise RefusedRowError(number + 1, problem, error.remedy) from error
+        # Renderings of one conversation repeat its text.
+        for batch in _batches(rendered, lambda one: len(one[1].text)):
+            yield from self._renderings(batch, count_bytes)
+
+    def _renderings(
+        self, rendered: list[tuple[int, RenderedChat]], count_bytes: bool
+    ) -> Iterator[EncodedDocument]:
+        """Tokenise conversations with the numbers of their documents."""
         encodings = self._backend.encode_batch(
-            [conversation.text for conversation in rendered], add_special_tokens=False
+            [conversation.text for _, conversation in rendered], add_special_tokens=False
         )
-        for conversation, encoding in zip(rendered, encodings, strict=True):
+        for (number, conversation), encoding in zip(rendered, encodings, strict=True):
             tokens = np.array(encoding.ids, self.dtype)
             starts, ends = self._own_spans(encoding, conversation.text)
             mask, roles = np.zeros(len(tokens), np.bool_), np.zeros(len(tokens), np.uint8)
@@ -262,7 +276,7 @@ class Encoder:
             alterations = conversation.alterations + self._shared_tokens(
                 encoding, ends, conversation
             )
-            yield EncodedDocument(tokens, mask, sizes, roles, alterations)
+            yield EncodedDocument(number, tokens, mask, sizes, roles, alterations)
 
     def _own_spans(self, encoding: Encoding, text: str) -> tuple[NDArray[np.int64], ...]:
         """Starts and ends of tokens in a text, in characters, without white space beside them.
@@ -299,13 +313,13 @@ class Encoder:
                 alterations["shared", ""] += int((over & (own_ends > begin)).any())
         return +alterations
 
-    def _pieces(self, document: EncodedDocument, number: int) -> list[Piece]:
+    def _pieces(self, document: EncodedDocument) -> list[Piece]:
         length = len(document.tokens)
         if length > self.block_size and self._long_documents != "split":
             length = self.block_size if self._long_documents == "truncate" else 0
         starts = range(0, max(length - 1, min(length, 1)), self.block_size - 1)
         parts = (slice(start, min(start + self.block_size, length)) for start in starts)
-        pieces = [document.piece(part, number) for part in parts]
+        pieces = [document.piece(part) for part in parts]
         trained_pieces = [piece for piece in pieces if piece.mask.any()]
         return [
             *trained_pieces[:1],
@@ -322,7 +336,16 @@ def make_encoder(folder: Path, cfg: Mapping[str, Any]) -> Encoder:
     optional = cfg["format"] == "preference" and not tokenizer.chat_template
     if FORMATS[cfg["format"]].chat and (cfg["chat_template"] or not optional):
         words = tokenizer.convert_ids_to_tokens(stops)
-        chat = ChatTemplate(tokenizer, cfg["chat_template"], words, cfg["mask_history"])
+        # Keys of later versions are only there if they are set.
+        added = ("turns", "train_template_text")
+        chat = ChatTemplate(
+            tokenizer,
+            cfg["chat_template"],
+            words,
+            cfg["mask_history"],
+            variables=cfg.get("template_variables"),
+            **{key: cfg[key] for key in added if key in cfg},
+        )
     return Encoder(
         tokenizer,
         cfg["block_size"],
@@ -333,12 +356,13 @@ def make_encoder(folder: Path, cfg: Mapping[str, Any]) -> Encoder:
     )
 
 
-def _batches(documents: list[Document]) -> Iterator[list[Document]]:
-    batch: list[Document] = []
+def _batches(items: Iterable[Item], size_of: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """Items in batches of about `_CHARACTERS_AT_ONCE`."""
+    batch: list[Item] = []
     size = 0
-    for document in documents:
-        batch.append(document)
-        size += len(content(document))
+    for item in items:
+        batch.append(item)
+        size += size_of(item)
         if size >= _CHARACTERS_AT_ONCE:
             yield batch
             batch, size = [], 0

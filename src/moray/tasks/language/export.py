@@ -12,6 +12,7 @@ from transformers import AutoConfig, PreTrainedModel
 from moray.config.schema.train import Adapter
 from moray.console import say
 from moray.model.adapter import merged, save_adapter
+from moray.model.chat_template import with_defaults
 from moray.model.folder import (
     DTYPES,
     base_reference,
@@ -37,6 +38,9 @@ from moray.train.checkpoint.load import trained_model
 
 _ALONE = """ This folder contains
 only the adapter, which is loaded on top of `{start}`."""
+
+_VARIABLES = """ Its chat template has
+{variables} by default, as in training; a caller can set another value."""
 
 # If more of the weights are unchanged by a training, most of it is lost.
 _MOST_UNCHANGED = 0.5
@@ -80,6 +84,7 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
         # A step in bf16 is rounded at once, so nothing is lost on export.
         if dtype != torch.float32 and record["train"].get("weights", "fp32") == "fp32":
             _warn_of_rounding(output, whole, dtype, cfg["run"])
+    more = _ALONE.format(start=cfg["start"]) if alone else ""
     bos = cfg.get("bos", "auto")
     # Whether documents began with BOS in training, which the tokenizer's call doesn't always say.
     facts["bos"] = bool(opening(tokenizer, bos))
@@ -91,6 +96,13 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
         # Others would go on with the base's for conversations with tools, or with images.
         rmtree(output / "additional_chat_templates", ignore_errors=True)
         _drop_template_of_processor(output)
+    if (variables := cfg.get("template_variables")) and tokenizer.chat_template:
+        # Pairs of text have no template.
+        tokenizer.chat_template = with_defaults(tokenizer.chat_template, variables)
+        _drop_template_of_processor(output)
+        more += _VARIABLES.format(
+            variables=", ".join(f"`{name}: {json.dumps(variables[name])}`" for name in variables)
+        )
     save_tokenizer(tokenizer, output)
     return ExportedModel(
         compare=lambda: [
@@ -101,7 +113,7 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
         pipeline="text-generation",
         facts=facts,
         library="peft" if alone else "transformers",
-        more=_ALONE.format(start=cfg["start"]) if alone else "",
+        more=more,
     )
 
 

@@ -40,9 +40,10 @@ class Piece:
 
 @dataclass(frozen=True)
 class EncodedDocument:
-    """A whole document.
+    """A whole document, or one of the renderings of a conversation.
 
     Attributes:
+        number: of the document in its split.
         tokens: token ids, shape (length,).
         mask: whether each token is trained, shape (length,).
         bytes: UTF-8 bytes of text that each token covers, shape (length,); None if they weren't
@@ -50,15 +51,16 @@ class EncodedDocument:
         roles: as in a `Piece`, and so are the alterations.
     """
 
+    number: int
     tokens: NDArray[np.integer[Any]]
     mask: NDArray[np.bool_]
     bytes: NDArray[np.int64] | None
     roles: NDArray[np.uint8]
     alterations: Alterations = field(default_factory=Counter)
 
-    def piece(self, part: slice, number: int) -> Piece:
+    def piece(self, part: slice) -> Piece:
         mask = self.mask[part].copy()
         mask[0] = False
         size = 0 if self.bytes is None else int(self.bytes[part][mask].sum())
         roles = self.roles[part]
-        return Piece(self.tokens[part], mask, number, size, roles, self.alterations)
+        return Piece(self.tokens[part], mask, self.number, size, roles, self.alterations)

@@ -36,7 +36,7 @@ from moray.tasks.language import alterations
 from moray.tasks.language.alterations import Alterations, as_facts
 from moray.tasks.language.encode import Encoder
 from moray.tasks.language.pieces import ROLES
-from moray.tasks.language.proofs.tokens import compare_split
+from moray.tasks.language.proofs.split import compare_split
 from moray.tasks.language.rows import (
     PackedRows,
     Segment,
@@ -137,6 +137,8 @@ def warnings(facts: dict[str, dict[str, Any]], path: str) -> Iterator[str]:
             "tokens than were trained; end the prompts without white space, at the end of a word, "
             "and begin the completions with the space"
         )
+    if cost := alterations.cost_of_one_rendering(facts):
+        yield f"{path}: {cost}"
     unknown = [split["unknown"] for split in facts.values() if "unknown" in split]
     if unknown:
         tokens, documents = (sum(one[key] for one in unknown) for key in _UNKNOWN)
@@ -306,11 +308,13 @@ def _remarks(
                 f"... the chat template leaves out {count:,} tokens of the messages of {name} "
                 f"{number}, beginning with {parts[0].strip()[:40]!r}"
             )
-        (whole,) = encoder.encode_documents([talk], 0, count_bytes=False)
-        counts = whole.alterations.copy()
+        rows = list(encoder.encode_documents([talk], 0, count_bytes=False))
+        counts = Alterations()
+        for row in rows:
+            counts.update(row.alterations)
         del counts["left_out", ""]  # said above
         yield from (f"... {line}, in {name} {number}" for line in alterations.lines(counts))
-        if end := _end_of_other_prompt(talk, whole.tokens.tolist(), encoder):
+        if end := _end_of_other_prompt(talk, rows[-1].tokens.tolist(), encoder):
             yield (
                 f"... in generation, the prompt of {name} {number} has other tokens than here: the "
                 f"answer's first one begins within {end!r}, so end the prompt before that"
@@ -325,7 +329,7 @@ def _end_of_other_prompt(talk: Document, tokens: list[int], encoder: Encoder) ->
         # Many templates fail on the empty prompt of an assistant who has the first turn.
         return None
     alone = encoder.tokens_of(prompt)
-    same = encoder.template().render(talk).text.startswith(prompt)
+    same = encoder.template().renderings(talk)[-1].text.startswith(prompt)
     if not same or tokens[: len(alone)] == alone:
         return None
     return prompt[-10:]

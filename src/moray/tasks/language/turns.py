@@ -7,6 +7,7 @@ many templates render earlier turns differently from the last.
 """
 
 import copy
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,8 @@ Render = Callable[..., str]
 # Only letters and digits, which no template changes.
 STAND_IN = "5zQmorayStandsInHere5zQ"
 
+_TAG_AT_END = re.compile(r"<\w+>\s*\Z")
+
 _MARK = "mark the assistant's turns with {% generation %} in data.chat_template"
 
 
@@ -30,7 +33,8 @@ class Start:
     Attributes:
         place: where the assistant goes on, behind the generation prompt.
         header: where the preceding messages end; `place` if that isn't known.
-        prompt_end: what the generation prompt ends in and the text doesn't have; mostly empty.
+        prompt_end: what the generation prompt ends in and the text doesn't have, with the tag in
+            front of it; mostly empty.
         has_prompt: whether the text has the generation prompt.
     """
 
@@ -64,27 +68,37 @@ def content_span(render: Render, messages: Messages, number: int, text: str) -> 
     return min(starts), max(ends)
 
 
-def turn_start(render: Render, messages: Messages, number: int, text: str, latest: int) -> Start:
+def turn_start(
+    render: Render, messages: Messages, number: int, text: str, content: tuple[int, int]
+) -> Start:
     """Find where the assistant's part of a turn starts in the rendered text.
 
     It starts after the generation prompt, if the text contains it; otherwise, where the text
     changes if the assistant's message is replaced; otherwise, after the preceding messages. It is
-    at most `latest`, where the message's content starts.
+    at most where the message's content starts, unless the prompt has the beginning of it, such as
+    a tag.
+
+    Args:
+        content: start and end of the message's content.
 
     Raises:
         RowError: if the start can't be determined.
     """
+    latest, end = content
     before = render_or_none(render, messages[:number])
     header = len(before) if before is not None and text.startswith(before) else None
     prompt = render_or_none(render, messages[:number], add_generation_prompt=True)
     prompt_end = ""
     if prompt and prompt != before:
-        if text.startswith(prompt) and len(prompt) <= latest:
+        if text.startswith(prompt) and len(prompt) <= end:
             header = len(prompt) if header is None else header
             return Start(len(prompt), header, has_prompt=True)
         # If the text before differs too, the rest has text of the conversation.
         if header is not None and prompt.startswith(text[:header]):
-            prompt_end = prompt[_common(text, prompt) :]
+            same = _common(text, prompt)
+            # A tag says more than the white space behind it.
+            tag = _TAG_AT_END.search(prompt, 0, same)
+            prompt_end = prompt[tag.start() if tag and same < len(prompt) else same :]
     plain = [dict(message) for message in messages]
     plain[number] = {"role": "assistant", "content": STAND_IN}
     rendered = render_or_none(render, plain)

@@ -13,7 +13,7 @@ from moray.corpus.dataset import Document, halves
 from moray.proofs.comparison import Comparison
 from moray.tasks.language.encode import Encoder
 from moray.tasks.language.pieces import EncodedDocument, Piece
-from moray.tasks.language.proofs.tokens import compare_split
+from moray.tasks.language.proofs.split import compare_split
 from moray.tasks.language.rows import PackedRows, StoredSplit, pack_groups, with_counts
 from moray.tasks.language.tokens import SplitWriter, first_documents, remarks, write_windows
 from moray.tasks.language.tokens import warnings as warnings
@@ -140,10 +140,10 @@ def encode_pairs(
     ]
     pairs: list[Pair] = []
     dropped = truncated = 0
-    for number, (chosen, rejected) in enumerate(zip(*encoded, strict=True), first_document):
+    for chosen, rejected in zip(*encoded, strict=True):
         too_long = max(len(chosen.tokens), len(rejected.tokens)) > longest
         if not (too_long and drop_long):
-            pair = _cut(chosen, rejected, number, longest)
+            pair = _cut(chosen, rejected, longest)
             if _prefers(pair):
                 pairs.append(pair)
                 truncated += too_long
@@ -152,12 +152,12 @@ def encode_pairs(
     return pairs, dropped, truncated
 
 
-def _cut(chosen: EncodedDocument, rejected: EncodedDocument, number: int, longest: int) -> Pair:
+def _cut(chosen: EncodedDocument, rejected: EncodedDocument, longest: int) -> Pair:
     excess = max(0, max(len(chosen.tokens), len(rejected.tokens)) - longest)
     prompt = min(int(half.mask.argmax()) for half in (chosen, rejected))
     start = min(excess, max(0, prompt - longest // 2))
     part = slice(start, start + longest)
-    return Pair(chosen.piece(part, number), rejected.piece(part, number))
+    return Pair(chosen.piece(part), rejected.piece(part))
 
 
 def _prefers(pair: Pair) -> bool:

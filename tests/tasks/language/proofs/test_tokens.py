@@ -17,7 +17,8 @@ from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
 from moray.corpus.dataset import Document
 from moray.tasks.language.encode import make_encoder
-from moray.tasks.language.proofs.tokens import Piece, compare_tokens
+from moray.tasks.language.proofs.answers import Piece
+from moray.tasks.language.proofs.tokens import compare_tokens
 
 Change = Callable[[list[int], NDArray[np.bool_]], tuple[list[int], NDArray[np.bool_]]]
 

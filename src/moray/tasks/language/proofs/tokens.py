@@ -5,7 +5,7 @@ Nothing here is shared with what made the tokens, so that a mistake there shows 
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 from operator import itemgetter
@@ -13,17 +13,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from transformers import AutoTokenizer, GenerationConfig
 
 from moray.corpus.dataset import Document
-from moray.proofs.comparison import Comparison, transformers_version
-from moray.tasks.language.proofs.texts import compare_texts
+from moray.tasks.language.proofs.answers import Piece
 
-Piece = tuple[NDArray[Any], NDArray[np.bool_]]
-"""Tokens of a part of a document, and whether each is trained, both of shape (length,)."""
-
-_TRAINED, _REJECTED = 1, 4
 # The day that templates get as today's.
 _TODAY = (
     "{% macro strftime_now(form) %}{% if form == '%Y-%m-%d' %}2024-07-26{% else %}26 Jul 2024"
@@ -61,6 +55,7 @@ def compare_tokens(
     chat_template: str | None = None,
     bos: Literal["auto"] | bool = "auto",
     only_last: bool = False,
+    variables: Mapping[str, Any] | None = None,
 ) -> list[Difference]:
     """Compare the stored pieces of documents with the tokenizer's own call, or chat template.
 
@@ -72,95 +67,38 @@ def compare_tokens(
         chat_template: the run's, instead of the tokenizer's own.
         bos: `data.bos`.
         only_last: whether only the last answer of a conversation is trained.
+        variables: of the chat template.
     """
-    plain = _Plain(folder, chat_template, bos)
+    plain = Plain(folder, chat_template, bos, variables or {})
+    return differences_of(plain, zip(documents, pieces, strict=True), only_last)
+
+
+def differences_of(
+    plain: "Plain", pairs: Iterable[tuple[Document, Sequence[Piece]]], only_last: bool
+) -> list[Difference]:
+    """The differences in documents with their pieces; see `compare_tokens`."""
     return [
         difference
-        for number, (document, parts) in enumerate(zip(documents, pieces, strict=True))
+        for number, (document, parts) in enumerate(pairs)
         for difference in plain.differences(number, document, parts, only_last)
     ]
 
 
-def stored_pieces(
-    rows: NDArray[np.void], segments: NDArray[np.int64], count: int
-) -> list[list[Piece]]:
-    """The pieces of a split's first documents; of pairs, those of their chosen halves.
-
-    Args:
-        rows: of the split, shape (rows,).
-        segments: offset in the flattened rows, length and document of each piece, sorted by
-            offset, shape (pieces, 3 or more).
-    """
-    pieces: list[list[Piece]] = [[] for _ in range(count)]
-    length = rows["tokens"].shape[1]
-    # If a document goes on in other rows, all of its pieces but the last one fill a row.
-    for start, size, document, *_ in segments[np.argsort(-segments[:, 1], kind="stable")].tolist():
-        if document >= count:
-            continue
-        row, column = divmod(start, length)
-        part = slice(column, column + size)
-        flags = rows["flags"][row, part]
-        if not flags[0] & _REJECTED:
-            pieces[document].append((rows["tokens"][row, part], (flags & _TRAINED).astype(bool)))
-    return pieces
-
-
-def compare_split(
-    folder: Path,
-    documents: Sequence[Document],
-    rows: NDArray[np.void],
-    segments: NDArray[np.int64],
-    cfg: Mapping[str, Any],
-) -> Iterator[Comparison]:
-    """Compare the tokens of a split's first documents, and the texts that are trained.
-
-    What a template makes of an answer is a property of the user's model, so it is reported
-    and not refused. Rows and segments are those of `stored_pieces`.
-
-    Args:
-        folder: the tokenizer's.
-        documents: of pairs, their chosen halves. Some may have been dropped.
-        cfg: what the tokens were made by.
-    """
-    pieces = stored_pieces(rows, segments, len(documents))
-    pairs = [(row, parts) for row, parts in zip(documents, pieces, strict=True) if parts]
-    if not pairs:
-        yield Comparison("tokens of documents", skipped="none of the first ones was kept")
-        return
-    differences = compare_tokens(
-        folder,
-        [row for row, _ in pairs],
-        [parts for _, parts in pairs],
-        cfg["chat_template"],
-        cfg.get("bos", "auto"),
-        cfg["mask_history"],
-    )
-    for what, kinds, advisory in (
-        ("tokens of documents", ("tokens",), False),
-        ("text that is trained", ("missing", "stop", "added"), True),
-    ):
-        first = next((one for one in differences if one.kind in kinds), None)
-        yield Comparison(
-            what,
-            first.stored if first else "equal",
-            first.expected if first else "equal",
-            transformers_version(),
-            len(pairs),
-            advisory=advisory,
-        )
-    yield from compare_texts(folder, [row for row, _ in pairs])
-
-
-class _Plain:
+class Plain:
     """A tokenizer by itself."""
 
     def __init__(
-        self, folder: Path, chat_template: str | None, bos: Literal["auto"] | bool
+        self,
+        folder: Path,
+        chat_template: str | None,
+        bos: Literal["auto"] | bool,
+        variables: Mapping[str, Any],
     ) -> None:
         self.tokenizer: Any = AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         )
         self.template = chat_template
+        self.variables = variables
         token, eos = self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
         if bos == "auto":
             bos = token is not None and (
@@ -179,7 +117,7 @@ class _Plain:
     def differences(
         self, number: int, document: Document, pieces: Sequence[Piece], only_last: bool
     ) -> Iterator[Difference]:
-        forms = list(self._forms(document))
+        forms = list(self.forms(document))
         places = ((form, _place(form, pieces)) for form in forms)
         tokens, placement = next((both for both in places if both[1]), (forms[0], None))
         if placement is None:
@@ -202,7 +140,7 @@ class _Plain:
         else:
             yield from self._completion(number, document, list(chain.from_iterable(runs)))
 
-    def _forms(self, document: Document) -> Iterator[list[int]]:
+    def forms(self, document: Document) -> Iterator[list[int]]:
         """The tokens that a document can have: of a conversation, by how templates take nulls."""
         if "messages" in document:
             yield from self._conversations(document)
@@ -217,7 +155,6 @@ class _Plain:
         messages = json.loads(document["messages"])
         tools = json.loads(document.get("tools") or "null")
         filled = [message | {"content": message.get("content") or ""} for message in messages]
-        template = _TODAY + self.tokenizer.get_chat_template(self.template, tools)
         failure: Exception | None = None
         variants = []
         for form in (messages, filled):
@@ -230,9 +167,7 @@ class _Plain:
             ]
             for variant in (form, thinking):
                 try:
-                    text = self.tokenizer.apply_chat_template(
-                        variant, tools, chat_template=template, tokenize=False
-                    )
+                    text = self.render(variant, tools)
                 except Exception as error:  # a template's code can raise anything
                     failure = error
                 else:
@@ -240,6 +175,19 @@ class _Plain:
         if failure and not variants:
             raise failure
         yield from variants
+
+    def render(self, messages: list[dict[str, Any]], tools: Any, **options: Any) -> str:
+        """The chat template's own text."""
+        template = _TODAY + self.tokenizer.get_chat_template(self.template, tools)
+        return str(
+            self.tokenizer.apply_chat_template(
+                messages,
+                tools,
+                chat_template=template,
+                tokenize=False,
+                **{**self.variables, **options},
+            )
+        )
 
     def _completion(
         self, number: int, document: Document, trained: list[int]
