@@ -42,6 +42,11 @@ from moray.extras.importing.convert import convert
             {"path": "owner/rows", "type": "pretrain", "skip": 100},
             {"format": "text", "split": "train[100:]"},
         ),
+        # A file's name, even where the file isn't.
+        (
+            {"path": "rows.jsonl", "type": "alpaca", "ds_type": "json"},
+            {"source": "files", "path": "rows.jsonl"},
+        ),
         # How files of no repository are read.
         (
             {"path": "json", "data_files": "rows.jsonl", "type": "alpaca", "ds_type": "json"},

@@ -47,6 +47,8 @@ LORA = {"adapter": "lora", "lora_r": 4, "lora_alpha": 8, "lora_target_modules": 
         ({}, "train.lr_scheduler_type", "cosine"),
         ({}, "train.seed", 42),
         ({"max_steps": 100, "warmup_steps": 10}, "train.warmup_ratio", 0.1),
+        ({"max_steps": 200, "eval_steps": 0.05}, "train.eval_steps", 10),
+        ({"sample_packing": None, "max_packed_sequence_len": 512}, "data.packing", True),
         ({"warmup_steps": 0}, "train.warmup_ratio", 0),
         ({"warmup_ratio": 0}, "train.warmup_ratio", 0),
         # As Transformers reads both.

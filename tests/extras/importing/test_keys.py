@@ -23,6 +23,7 @@ from moray.extras.importing.table import Draft, apply, flatten
         (AXOLOTL, {"neftune_noise_alpha": 5}),
         (AXOLOTL, {"sample_packing_sequentially": True}),
         (LLAMA_FACTORY, {"disable_shuffling": True}),
+        (AXOLOTL | {"sample_packing": None}, {"max_packed_sequence_len": 512}),
     ],
 )
 def test_order_tokens_and_precision_are_never_without_effect(config: Any, given: Any) -> None:
@@ -79,6 +80,7 @@ def test_what_changes_losses_rows_or_weights_is_refused(
         (AXOLOTL, "num_generations", "trl.num_generations"),
         (LLAMA_FACTORY, "learning_rte", "learning_rate"),
         (LLAMA_FACTORY, "flux", None),
+        (LLAMA_FACTORY, "global_batch_size", None),
     ],
 )
 def test_a_key_that_the_other_tool_does_not_have_is_answered_with_the_nearest(

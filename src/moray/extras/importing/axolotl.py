@@ -35,7 +35,7 @@ NESTED = (
 _TEXT_MODELS = re.compile(r"\w+For(CausalLM|ConditionalGeneration|ImageTextToText)")
 # Experts' weights, which axolotl adapts as parameters, and their names here.
 _EXPERTS = re.compile(r"(?:mlp\.)?experts\.(gate_up|down)_proj")
-_SAME_PLUGINS = ("cut_cross_entropy", "kernels", "liger", "swanlab", "expert_parallel")
+_SAME_PLUGINS = ("cut_cross_entropy", "kernels", "liger", "swanlab", "expert_parallel", "lm_eval")
 # Linear layers of a language model inside one that also takes images.
 _LAYERS = re.compile(
     r"(?:model\\?\.|language_model\\?\.|text_model\\?\.)+layers\\?\.\[?\\d\]?\+\\?\."
@@ -60,8 +60,13 @@ def _rows(draft: Draft) -> None:
     draft.put("data.packing", packing and not is_dpo)
     if draft.get("pretraining_dataset") and draft.config.get("sample_packing") is None:
         draft.put("data.packing", True)
-    if draft.get("max_packed_sequence_len", length) != length:
+    packed = draft.number("max_packed_sequence_len")
+    if packed and packed != length:
         draft.refused["max_packed_sequence_len"] = "set sequence_len to it, and sample_packing"
+    elif packed and not packing:
+        # How earlier versions packed rows.
+        draft.put("data.packing", True)
+        draft.different["max_packed_sequence_len"] = "packed documents don't attend to each other"
 
 
 def _batch(draft: Draft) -> None:
@@ -206,7 +211,7 @@ def _plugins(draft: Draft) -> None:
         if not any(f".{plugin}." in name for plugin in _SAME_PLUGINS):
             draft.refused["plugins"] = name
         else:
-            draft.same["plugins"] = "kernels, which are chosen here, and logging"
+            draft.same["plugins"] = "kernels, which are chosen here, logging and evaluation"
 
 
 def _kind(draft: Draft) -> None:
@@ -353,7 +358,9 @@ RULES: Sequence[Rule] = (
     becomes("early_stopping_patience", "train.early_stopping_patience"),
     becomes("load_best_model_at_end", "train.load_best_model_at_end", read=bool),
     converts("unfrozen_parameters", "all of a language model; others are refused", _unfrozen),
-    converts("plugins", "kernels and logging have no effect; others are refused", _plugins),
+    converts(
+        "plugins", "kernels, logging and evaluation have no effect; others are refused", _plugins
+    ),
     converts(
         "model_config model_quantization_config model_quantization_config_kwargs bnb_config_kwargs",
         "what is done here in any case; the rest is refused",

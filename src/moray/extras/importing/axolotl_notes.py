@@ -95,7 +95,8 @@ _RESULTS: Sequence[Rule] = (
         "logging; see tracking and train.profile",
     ),
     no_effect(
-        "eval_table_size eval_max_new_tokens eval_causal_lm_metrics do_causal_lm_eval "
+        "eval_table_size eval_table_max_new_tokens eval_max_new_tokens eval_causal_lm_metrics "
+        "do_causal_lm_eval "
         "do_bench_eval bench_dataset bench_split lm_eval_* generate_samples "
         "num_generation_samples=3 generation_max_new_tokens=50 generation_temperature=0.7 "
         "generation_top_p generation_top_k generation_prompt_ratio=0.5 generation_do_sample=true "
@@ -177,7 +178,6 @@ _TRAINING: Sequence[Rule] = (
     refused("dpo_use_weighting", "no such loss"),
     feature("use_eaft", "eaft_alpha eaft_k", "no such loss"),
     refused("liger_use_token_scaling kd_trainer diffusion", "no such loss"),
-    no_effect("kd_*", "nothing without kd_trainer"),
     feature("lisa_n_layers lisa_step_interval", "lisa_layers_attribute", "layers are all trained"),
     refused(
         "optim_args optim_target_modules embedding_lr embedding_lr_scale lr_groups torchdistx_path",
@@ -192,9 +192,10 @@ _TRAINING: Sequence[Rule] = (
     feature("relora relora_steps", "relora_*", "adapters aren't merged and restarted"),
     feature("jagged_restart_steps", "jagged_restart_*", "the learning rate isn't restarted"),
     feature("trainer_cls", "", "no code of one's own trains"),
-    feature("mora dense_mixer grokfast_alpha", "grokfast_lamb", "not there"),
-    feature("spectrum_top_fraction spectrum_model_name", "", "all weights, or an adapter"),
-    refused("llmcompressor hatchery nemo_gym_*", "not there"),
+    no_effect(
+        "kd_* mora dense_mixer grokfast_* spectrum_* hatchery nemo_gym_* llmcompressor",
+        "only with a plugin that plugins refuses",
+    ),
 )
 # Quantization, reward models and reinforcement learning.
 _OTHERS: Sequence[Rule] = (

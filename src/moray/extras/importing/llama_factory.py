@@ -115,7 +115,7 @@ def _adapter(draft: Draft) -> None:
     extra = {name: draft.get(name) for name in ("use_rslora", "use_dora")}
     method = draft.get("quantization_method", "bnb")
     double, nf4 = draft.get("double_quantization", True), draft.get("quantization_type", "nf4")
-    if bits and (bits, method) not in ((4, "bnb"), (8, "bnb")):
+    if bits and (bits not in (4, 8) or method not in ("bnb", "bitsandbytes")):
         draft.refused["quantization_bit"] = f"{bits} by {method}: only 4 and 8 by bnb"
     if bits and nf4 != "nf4":
         draft.refused["quantization_type"] = f"{nf4}: only nf4"

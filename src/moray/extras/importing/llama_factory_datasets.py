@@ -66,8 +66,8 @@ def datasets(draft: Draft) -> None:
             draft.different["stage"] = "an empty line is between an instruction and its input"
         section.update({"validation_share": share, "test_share": 0.05})
         _add(draft, name, section)
-    others = as_list(draft.get("eval_dataset")) if stage in FORMATS else []
-    made = [_described(draft, name, stage, folder, None) for name in others]
+    others = as_list(draft.get("eval_dataset"))
+    made = [_described(draft, name, stage, folder, None) for name in others if stage in FORMATS]
     if others and not same_but_for_place(draft, made):
         draft.different["eval_dataset"] = (
             "a share of 0.05 is held out instead; see datasets.NAME.split and path, train and "
@@ -108,7 +108,7 @@ def _described(
             if index.is_file()
             else f"there is no {index} below the current folder"
         )
-        draft.different["dataset"] = f"{missing}; correct path and format"
+        draft.different["dataset"] = f"{missing}; correct path, format and columns"
     _limit(draft, name, section, limit, (entry or {}).get("num_samples"))
     return section
 

@@ -91,7 +91,12 @@ _RESULTS: Sequence[Rule] = (
 _TRAINING: Sequence[Rule] = (
     differs("moe_aux_loss_coef", NO_ROUTER_LOSS),
     differs("upcast_layernorm upcast_lmhead_output", "all layers are in the run's precision"),
-    feature("use_kt", "kt_*", "PyTorch computes the base in bf16, not KTransformers", "different"),
+    feature(
+        "use_kt",
+        "kt_* cpu_infer chunk_size",
+        "PyTorch computes the base in bf16, not KTransformers",
+        "different",
+    ),
     no_effect("_kt_*", "LLaMA-Factory's own"),
     differs(
         "group_by_length disable_shuffling train_sampling_strategy=random data_seed",
@@ -130,6 +135,7 @@ _TRAINING: Sequence[Rule] = (
 _OTHERS: Sequence[Rule] = (
     refused(
         "image_max_pixels=589824 image_min_pixels=1024 image_do_pan_and_scan crop_to_patches "
+        "image_resolution video_resolution train_mm_proj_only "
         "video_max_pixels=65536 video_min_pixels=256 video_fps=2 video_maxlen=128 "
         "use_audio_in_video audio_sampling_rate=16000 freeze_vision_tower=true "
         "freeze_multi_modal_projector=true freeze_language_model media_dir",

@@ -35,9 +35,14 @@ NO_ROUTER_LOSS = "the auxiliary loss of routers isn't added"
 _SHARDED_BY_NAME = re.compile(r"(?:zero|ds_z)_?([0-3])")
 
 
+# Endings of files, which repositories' names don't have.
+_FILES = (".json", ".jsonl", ".csv", ".tsv", ".parquet", ".arrow", ".txt")
+
+
 def place(name: str) -> dict[str, Any]:
     """The place of a model or a dataset: a path on this machine, or a repository."""
-    if name.startswith((".", "/", "~")) or name.count("/") > 1 or Path(name).exists():
+    is_local = name.startswith((".", "/", "~", "$")) or name.endswith(_FILES)
+    if is_local or name.count("/") > 1 or Path(name).exists():
         return {"path": name.removeprefix("./")}
     return {"source": "hub", "repo_id": name, "revision": REVISION}
 
@@ -336,6 +341,9 @@ def _intervals(draft: Draft) -> None:
     """Steps between lines, evaluations and checkpoints."""
     for key in ("logging_steps", "eval_steps", "save_steps", "save_total_limit"):
         number = draft.number(key)
+        total = draft.config.get("max_steps") or 0
+        if number and 0 < number < 1 and float(total) > 0:
+            number = max(1, round(number * float(total)))
         if number and number >= 1:
             draft.put(f"train.{key}", number)
         elif number:

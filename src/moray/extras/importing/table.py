@@ -208,8 +208,14 @@ def apply(rules: Sequence[Rule], draft: Draft) -> None:
         if draft.config[key] is None:
             draft.off.append(key)
         else:
-            near = _near(key, [name for rule in rules for name in rule.keys])
-            draft.refused[key] = f"unknown key; did you mean {near}?" if near else "unknown key"
+            draft.refused[key] = _unknown(key, [name for rule in rules for name in rule.keys])
+
+
+def _unknown(key: str, names: Sequence[str]) -> str:
+    if _is_one_of(key, names):
+        return "nothing with the other keys as they are"
+    near = _near(key, names)
+    return f"unknown key; did you mean {near}?" if near else "unknown key"
 
 
 def _near(key: str, names: Sequence[str]) -> str | None:
