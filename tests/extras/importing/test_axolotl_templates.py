@@ -59,3 +59,49 @@ def test_a_template_that_axolotl_does_not_use_is_none_here() -> None:
     assert "chat_template (jinja needs chat_template_jinja)" in refusals(
         AXOLOTL | {"chat_template": "jinja"}
     )
+
+
+def rendered(overlay: dict[str, Any], roles: str = "user assistant") -> str:
+    template = jinja2.Template(at(overlay, "data.chat_template"))
+    messages = [{"role": role, "content": role.title()} for role in roles.split()]
+    return str(template.render(messages=messages, bos_token="<s>", eos_token="</s>"))
+
+
+def test_a_prompt_of_one_s_own_is_a_chat_template() -> None:
+    """As axolotl's user-defined prompts are: the system prompt has a format of its own."""
+    kind = {
+        "field_instruction": "ask",
+        "field_output": "say",
+        "system_prompt": "Be brief.",
+        "system_format": "[{system}] ",
+        "no_input_format": "Q: {instruction}\nA: ",
+    }
+    overlay = imported(AXOLOTL | {"datasets": [{"path": "owner/rows", "type": kind}]})
+    section = overlay["datasets"]["theirs-1"]
+    assert section["format"] == "instruction"
+    assert section["columns"] == {"instruction": "ask", "output": "say"}
+    assert section["system"] == "Be brief."
+    assert rendered(overlay) == "<s>Q: User\nA: Assistant</s>"
+    assert rendered(overlay, "system user") == "<s>[System] Q: User\nA: "
+    unknown: dict[str, Any] = {"format": "{input}", "train": True}
+    line = refusals(AXOLOTL | {"datasets": [{"path": "owner/rows", "type": unknown}]})
+    assert "datasets.0.type (" in line
+
+
+def test_a_format_for_inputs_alone_is_said_to_be_for_all_rows() -> None:
+    kind = {"format": "Q: {instruction} {input}\nA: "}
+    config = AXOLOTL | {"datasets": [{"path": "owner/rows", "type": kind}]}
+    assert rendered(imported(config)) == "<s>Q: User \nA: Assistant</s>"
+    assert "`format` is the prompt of rows without an input too" in convert(written(config))
+
+
+def test_datasets_have_templates_of_their_own() -> None:
+    entries = [
+        {"path": f"owner/{n}", "type": "chat_template", "chat_template": "chatml"} for n in (1, 2)
+    ]
+    overlay = imported(AXOLOTL | {"datasets": entries, "chat_template": "llama3"})
+    assert rendered(overlay).startswith("<|im_start|>user\nUser<|im_end|>")
+    entries[0]["chat_template"] = "gemma"
+    assert "datasets.chat_template (several" in refusals(AXOLOTL | {"datasets": entries})
+    pairs = [{"path": "owner/pairs", "type": "chatml.ultra"}]
+    assert rendered(imported(AXOLOTL | {"datasets": pairs, "rl": "dpo"})).startswith("<|im_start|>")

@@ -19,8 +19,7 @@ from typer.testing import CliRunner
 from moray.cli import app
 from moray.config.load import load_experiment, merge
 from moray.errors import ConfigError, UserError
-from moray.extras.importing.convert import TOOLS, convert, page
-from moray.extras.importing.table import Draft, apply, flatten
+from moray.extras.importing.convert import convert, page
 
 LORA = {"adapter": "lora", "lora_r": 4, "lora_alpha": 8, "lora_target_modules": ["q_proj"]}
 
@@ -48,6 +47,8 @@ LORA = {"adapter": "lora", "lora_r": 4, "lora_alpha": 8, "lora_target_modules": 
         ({}, "train.lr_scheduler_type", "cosine"),
         ({}, "train.seed", 42),
         ({"max_steps": 100, "warmup_steps": 10}, "train.warmup_ratio", 0.1),
+        ({"max_steps": 200, "eval_steps": 0.05}, "train.eval_steps", 10),
+        ({"sample_packing": None, "max_packed_sequence_len": 512}, "data.packing", True),
         ({"warmup_steps": 0}, "train.warmup_ratio", 0),
         ({"warmup_ratio": 0}, "train.warmup_ratio", 0),
         # As Transformers reads both.
@@ -61,6 +62,19 @@ LORA = {"adapter": "lora", "lora_r": 4, "lora_alpha": 8, "lora_target_modules": 
         ({"optimizer": "paged_adamw_32bit"}, "train.optimizer", "adamw"),
         ({"optimizer": "adamw_bnb_8bit"}, "train.optimizer", "adamw_8bit"),
         ({"optimizer": "muon"}, "train.optimizer", "muon"),
+        ({"cosine_min_lr_ratio": 0.1}, "train.min_lr_ratio", 0.1),
+        # Only axolotl's cosine schedule has it.
+        ({"cosine_min_lr_ratio": 0.1, "lr_scheduler": "linear"}, "train.min_lr_ratio", 0),
+        (
+            {
+                "lr_scheduler": "cosine_with_min_lr",
+                "lr_scheduler_kwargs": {"min_lr": 2e-6},
+            },
+            "train.min_lr_ratio",
+            0.1,
+        ),
+        ({"use_ray": True, "ray_num_workers": 4}, "train.global_batch_size", 32),
+        ({"use_ray": False, "ray_num_workers": 4}, "train.global_batch_size", 8),
         ({"bf16": False}, "train.precision", "fp32"),
         ({"bf16": "auto"}, "train.precision", "auto"),
         ({"gradient_checkpointing": True}, "train.gradient_checkpointing", True),
@@ -70,6 +84,16 @@ LORA = {"adapter": "lora", "lora_r": 4, "lora_alpha": 8, "lora_target_modules": 
         (LORA, "adapter.target_modules", ["q_proj"]),
         (LORA, "adapter.base_dtype", "bf16"),
         (LORA | {"lora_target_linear": True}, "adapter.target_modules", "all-linear"),
+        (
+            LORA | {"lora_target_parameters": ["mlp.experts.gate_up_proj"]},
+            "adapter.target_modules",
+            ["q_proj", "gate_proj", "up_proj"],
+        ),
+        (
+            LORA | {"lora_target_modules": r"language_model.model.layers.[\d]+.(mlp).(up|q)_proj"},
+            "adapter.target_modules",
+            ["up_proj", "q_proj"],
+        ),
         (LORA | {"adapter": "qlora", "load_in_4bit": True}, "adapter.quantize_base", "4bit"),
         (LORA | {"load_in_8bit": True}, "adapter.quantize_base", "8bit"),
         (LORA | {"bf16": False}, "adapter.base_dtype", "fp32"),
@@ -81,10 +105,17 @@ LORA = {"adapter": "lora", "lora_r": 4, "lora_alpha": 8, "lora_target_modules": 
             {"enable_thinking": False},
         ),
         ({"wandb_project": "mine"}, "tracking", ["wandb"]),
+        ({"use_tensorboard": True}, "tracking", ["tensorboard"]),
         ({"mlflow_tracking_uri": "http://localhost"}, "tracking", ["mlflow"]),
         ({"hub_model_id": "me/mine"}, "push.repo", "me/mine"),
         ({"fsdp_config": {"fsdp_offload_params": True}}, "train.fsdp2.cpu_offload", True),
+        ({"fsdp": ["full_shard", "offload"]}, "train.fsdp2.cpu_offload", True),
         ({"deepspeed": "deepspeed_configs/zero2.json"}, "train.deepspeed.zero_stage", 2),
+        (
+            {"deepspeed": {"zero_optimization": {"stage": 3}}},
+            "train.deepspeed.zero_stage",
+            3,
+        ),
         (
             {"deepspeed": "a/zero3_bf16_cpuoffload_all.json", "optimizer": "adamw_bnb_8bit"},
             "train.strategy",
@@ -118,6 +149,8 @@ def test_batches_are_multiplied_by_the_gpus() -> None:
         ({"stage": "pt"}, "data.packing", True),
         ({"stage": "dpo", "pref_beta": 0.3}, "preference.beta", 0.3),
         ({"stage": "dpo"}, "data.block_size", 1024),
+        ({"ray_num_workers": 4}, "train.global_batch_size", 32),
+        ({"early_stopping_steps": 3, "val_size": 0.1}, "train.early_stopping_patience", 3),
         ({"report_to": "wandb"}, "tracking", ["wandb"]),
         ({"report_to": ["tensorboard", "swanlab"]}, "tracking", ["tensorboard"]),
         ({"hub_model_id": "me/mine"}, "push.repo", "me/mine"),
@@ -133,110 +166,19 @@ def test_a_key_of_llama_factory_becomes_what_it_means(given: Any, path: str, val
     assert at(imported(LLAMA_FACTORY | given), path) == value
 
 
-@pytest.mark.parametrize(
-    ("entry", "section"),
-    [
-        ({"path": "owner/rows", "type": "alpaca"}, {"format": "instruction", "split": "train"}),
-        (
-            {"path": "./rows.jsonl", "type": "completion", "field": "body"},
-            {"source": "files", "format": "text", "columns": {"text": "body"}},
-        ),
-        (
-            {
-                "path": "owner/rows",
-                "type": "chat_template",
-                "field_messages": "talk",
-                "message_property_mappings": {"role": "from", "content": "value"},
-            },
-            {"format": "messages", "columns": {"messages": "talk"}},
-        ),
-        # How files of no repository are read.
-        (
-            {"path": "json", "data_files": "rows.jsonl", "type": "alpaca", "ds_type": "json"},
-            {"source": "files", "path": "rows.jsonl"},
-        ),
-        (
-            {"path": "json", "data_files": ["https://host/a.jsonl"], "type": "alpaca"},
-            {"source": "url", "url": ["https://host/a.jsonl"]},
-        ),
-    ],
-)
-def test_datasets_of_axolotl(entry: Any, section: Any) -> None:
-    made = imported(AXOLOTL | {"datasets": [entry]})["datasets"]["theirs-1"]
-    assert section.items() <= made.items()
-    assert made["validation_share"] == 0.1
-
-
-def test_what_of_a_conversation_axolotl_trains() -> None:
-    entry = {"path": "owner/rows", "type": "chat_template", "train_on_eos": "turn"}
-    usual = entry | {"roles_to_train": ["assistant"], "drop_system_message": True}
-    assert imported(AXOLOTL | {"datasets": [usual]})["datasets"]["theirs-1"]["system"] is False
-    for key, value in (("roles_to_train", ["user"]), ("train_on_eos", "all")):
-        assert f"datasets.0.{key} (" in refusals(AXOLOTL | {"datasets": [entry | {key: value}]})
-
-
 def test_weights_that_axolotl_draws_again_are_random_here() -> None:
     assert imported(AXOLOTL | {"reinit_weights": True})["models"]["theirs-base"]["random_weights"]
 
 
-def test_pairs_of_axolotl_have_half_a_row_each() -> None:
-    entry = {"path": "owner/pairs", "type": "chat_template.default", "field_messages": "talk"}
-    overlay = imported(AXOLOTL | {"rl": "dpo", "datasets": [entry]})
-    assert overlay["datasets"]["theirs-1"]["columns"] == {"prompt": "talk"}
-    assert at(overlay, "data.block_size") == 1024
-    # Rows of another type would be trained as answers.
-    assert "datasets (rl: dpo" in refusals(AXOLOTL | {"rl": "dpo"})
-
-
-def test_datasets_of_llama_factory_are_as_it_describes_them() -> None:
-    Path("data").mkdir()
-    described = {
-        "notes": {"file_name": "notes.json", "columns": {"prompt": "ask", "response": "say"}},
-        "talks": {
-            "hf_hub_url": "owner/talks",
-            "formatting": "sharegpt",
-            "columns": {"messages": "conversations"},
-        },
+def test_new_tokens_and_random_weights() -> None:
+    given: dict[str, Any] = {
+        "special_tokens": {"additional_special_tokens": ["<a>"]},
+        "tokens": ["<b>", "<a>"],
     }
-    Path("data/dataset_info.json").write_text(json.dumps(described))
-    given = LLAMA_FACTORY | {"dataset": "notes, talks", "max_samples": 10}
-    overlay = imported(given)
-    assert overlay["datasets"]["notes"]["columns"] == {"instruction": "ask", "output": "say"}
-    assert overlay["datasets"]["talks"]["split"] == "train[:10]"
-    assert overlay["datasets"]["talks"]["format"] == "messages"
-
-
-def test_names_that_are_alike_here_are_two_datasets() -> None:
-    names = ("a_b", "a-b", "数据")
-    Path("data").mkdir()
-    described = {name: {"hf_hub_url": f"owner/{number}"} for number, name in enumerate(names)}
-    Path("data/dataset_info.json").write_text(json.dumps(described))
-    overlay = imported(LLAMA_FACTORY | {"dataset": ",".join(names)})
-    repositories = {name: section["repo_id"] for name, section in overlay["datasets"].items()}
-    assert repositories == {"a-b": "owner/0", "a-b-2": "owner/1", "data": "owner/2"}
-    assert at(overlay, "dataset") == dict.fromkeys(repositories, 1.0)
-    assert "dataset (a_b is there twice)" in refusals(LLAMA_FACTORY | {"dataset": "a_b,a_b"})
-
-
-def test_what_decides_the_number_of_rows_is_converted_or_said() -> None:
-    entry = {"path": "owner/rows", "type": "completion", "shards": 10}
-    assert "datasets.0.shards (a part of the rows" in refusals(AXOLOTL | {"datasets": [entry]})
-    Path("data").mkdir()
-    described = {
-        "notes": {"hf_hub_url": "owner/notes", "num_samples": 100},
-        "file": {"file_name": "file.json", "num_samples": 100},
-    }
-    Path("data/dataset_info.json").write_text(json.dumps(described))
-    given = LLAMA_FACTORY | {"dataset": "notes,file"}
-    overlay = imported(given)
-    assert overlay["datasets"]["notes"]["split"] == "train[:100]"
-    fewer = imported(given | {"max_samples": 10})
-    assert fewer["datasets"]["notes"]["split"] == "train[:10]"
-    head = convert(written(given)).partition("datasets:")[0]
-    assert "dataset.notes.num_samples: the first rows instead of random ones" in head
-    assert "dataset.file.num_samples: all rows of a file are used" in head
-    mixed = given | {"mix_strategy": "interleave_under", "interleave_probs": "0.5"}
-    assert "interleave_probs (1 for 2 datasets)" in refusals(mixed)
+    assert imported(AXOLOTL | given)["models"]["theirs-base"]["new_tokens"] == ["<b>", "<a>"]
+    given = {"add_special_tokens": "<a>,<b>", "train_from_scratch": True}
+    made = imported(LLAMA_FACTORY | given)["models"]["theirs-base"]
+    assert (made["new_tokens"], made["random_weights"]) == (["<a>", "<b>"], True)
 
 
 def test_the_load_balancing_loss_is_imported_with_its_coefficient() -> None:
@@ -248,20 +190,6 @@ def test_the_load_balancing_loss_is_imported_with_its_coefficient() -> None:
     assert run_of(AXOLOTL | {"model_config": on}) is True
     assert run_of(AXOLOTL | {"model_config": on | {"router_aux_loss_coef": 0.02}}) == 0.02
     assert run_of(AXOLOTL | {"model_config": {"router_aux_loss_coef": 0.02}}) is None
-
-
-@pytest.mark.parametrize(
-    ("config", "given"),
-    [
-        (AXOLOTL, {"shuffle_merged_datasets": False}),
-        (AXOLOTL, {"tokenizer_use_mistral_common": True}),
-        (LLAMA_FACTORY, {"upcast_layernorm": True}),
-    ],
-)
-def test_order_tokens_and_precision_are_never_without_effect(config: Any, given: Any) -> None:
-    head = convert(written(config | given)).partition("# No effect:")[0]
-    assert f"# - {next(iter(given))}: " in head
-    assert "max_packed_sequence_len (" in refusals(AXOLOTL | {"max_packed_sequence_len": 64})
 
 
 def test_a_damaged_description_of_datasets_is_named() -> None:
@@ -368,18 +296,6 @@ def test_all_that_has_no_counterpart_is_named_in_one_line() -> None:
 
 def test_a_config_of_neither_tool_is_refused() -> None:
     assert "the tool isn't known" in refusals({"model": "a"})
-
-
-@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.NAME)
-def test_no_key_is_dropped(tool: Any) -> None:
-    """Whatever the value of whatever key: it is converted, or something is said of it."""
-    keys = [name.replace("*", "x") for rule in tool.RULES for name in rule.keys]
-    for value in (True, False, None, 1, 0.5, "text", ["text"]):
-        for key in (*keys, "unknown"):
-            draft = Draft("theirs", flatten({tool.MARK: "owner/model", key: value}, tool.NESTED))
-            apply(tool.RULES, draft)
-            said = draft.read | {*draft.same, *draft.different, *draft.refused, *draft.off}
-            assert draft.config.keys() <= said, key
 
 
 def test_the_page_has_the_tables() -> None:

@@ -4,7 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from moray.extras.importing.axolotl_datasets import datasets
+from moray.extras.importing.axolotl_datasets import DATASET, datasets
+from moray.extras.importing.axolotl_notes import NOTES
 from moray.extras.importing.axolotl_templates import template, variables
 from moray.extras.importing.settings import (
     ADAMW,
@@ -12,6 +13,7 @@ from moray.extras.importing.settings import (
     model,
     optimizer,
     push,
+    ray_workers,
     schedule,
 )
 from moray.extras.importing.settings import steps as epochs_or_steps
@@ -20,26 +22,29 @@ from moray.extras.importing.table import (
     Rule,
     becomes,
     converts,
-    differs,
-    no_effect,
-    refused,
 )
 
 NAME = "axolotl"
 MARK = "base_model"
-NESTED = ("fsdp_config", "special_tokens")
+NESTED = (
+    *("fsdp_config", "special_tokens", "trl"),
+    *("dynamic_checkpoint", "selective_checkpointing"),
+)
 
 _TEXT_MODELS = re.compile(r"\w+For(CausalLM|ConditionalGeneration|ImageTextToText)")
-_SAME_PLUGINS = ("cut_cross_entropy", "kernels", "liger", "swanlab", "expert_parallel")
+# Experts' weights, which axolotl adapts as parameters, and their names here.
+_EXPERTS = re.compile(r"(?:mlp\.)?experts\.(gate_up|down)_proj")
+_SAME_PLUGINS = ("cut_cross_entropy", "kernels", "liger", "swanlab", "expert_parallel", "lm_eval")
 # Linear layers of a language model inside one that also takes images.
 _LAYERS = re.compile(
-    r"model\\?\.language_model\\?\.layers\\?\.\[?\\d\]?\+\\?\."
+    r"(?:model\\?\.|language_model\\?\.|text_model\\?\.)+layers\\?\.\[?\\d\]?\+\\?\."
     r"(?:\(_checkpoint_wrapped_module\\?\.\)\?)?\([\w|]+\)\\?\.\(([\w|]+)\)_proj"
 )
 
 
 def _model(draft: Draft) -> None:
-    model(draft, "base_model", "revision_of_model")
+    name = "model_revision" if "model_revision" in draft.config else "revision_of_model"
+    model(draft, "base_model", name)
     if draft.get("reinit_weights"):
         draft.model["random_weights"] = True
 
@@ -54,8 +59,13 @@ def _rows(draft: Draft) -> None:
     draft.put("data.packing", packing and not is_dpo)
     if draft.get("pretraining_dataset") and draft.config.get("sample_packing") is None:
         draft.put("data.packing", True)
-    if draft.get("max_packed_sequence_len", length) != length:
+    packed = draft.number("max_packed_sequence_len")
+    if packed and packed != length:
         draft.refused["max_packed_sequence_len"] = "set sequence_len to it, and sample_packing"
+    elif packed and not packing:
+        # How earlier versions packed rows.
+        draft.put("data.packing", True)
+        draft.different["max_packed_sequence_len"] = "packed documents don't attend to each other"
 
 
 def _batch(draft: Draft) -> None:
@@ -65,7 +75,8 @@ def _batch(draft: Draft) -> None:
     if accumulated is None:
         accumulated = max(1, int(whole // micro)) if whole else 1
     shared = 1
-    for key in ("context_parallel_size", "tensor_parallel_size"):
+    ray_workers(draft, bool(draft.get("use_ray")))
+    for key in ("context_parallel_size", "sequence_parallel_degree", "tensor_parallel_size"):
         shared *= int(draft.config.get(key) or 1)
     draft.put("train.global_batch_size", int(micro * accumulated * max(1, draft.gpus // shared)))
     draft.put("train.micro_batch_size", micro)
@@ -83,6 +94,9 @@ def _tokens(draft: Draft) -> None:
         draft.different["tokens"] = "only the eos_token is taken"
     else:
         draft.refused["tokens"] = "expected a list"
+    if special := draft.get("special_tokens.additional_special_tokens", []):
+        known = draft.model.get("new_tokens", [])
+        draft.model["new_tokens"] = [*known, *(name for name in special if name not in known)]
 
 
 def _adapter(draft: Draft) -> None:
@@ -92,9 +106,11 @@ def _adapter(draft: Draft) -> None:
     dropout, targets = draft.number("lora_dropout", 0.0), draft.get("lora_target_modules", [])
     is_linear = draft.get("lora_target_linear")
     extra = {name: draft.get(f"peft_{name}") for name in ("use_rslora", "use_dora")}
+    experts = draft.get("lora_target_parameters", [])
     if kind is None:
         for key in [key for key in draft.config if key.startswith("lora_") and draft.config[key]]:
-            draft.same[key] = "there is no adapter"
+            if not key.endswith("_kernel"):
+                draft.same[key] = "there is no adapter"
         if four or eight:
             draft.refused["load_in_4bit" if four else "load_in_8bit"] = "needs an adapter"
         return
@@ -114,7 +130,30 @@ def _adapter(draft: Draft) -> None:
         targets = [f"{name}_proj" for name in layers[1].split("|")] if layers else []
         if not layers:
             draft.refused["lora_target_modules"] = "a pattern; only names, or ends of names"
-    draft.put("adapter", {**section, "target_modules": targets or "all-linear"})
+    targets = _with_experts(draft, targets or "all-linear", experts)
+    draft.put("adapter", {**section, "target_modules": targets})
+
+
+def _with_experts(draft: Draft, targets: Any, experts: Any) -> Any:
+    """Layers to adapt, with experts, for which the names of their layers stand here."""
+    names = [experts] if isinstance(experts, str) else list(experts)
+    parts = [match[1] for name in names if (match := _EXPERTS.fullmatch(name))]
+    if len(parts) < len(names):
+        draft.refused["lora_target_parameters"] = (
+            "only experts.gate_up_proj and experts.down_proj; adapters are for linear layers"
+        )
+    if not parts:
+        return targets
+    draft.different["lora_target_parameters"] = (
+        "names of layers stand for experts, and for layers of these names beside them"
+    )
+    if targets == "all-linear":
+        draft.different["lora_target_parameters"] = (
+            "all-linear reaches experts where PEFT takes them for linear layers; see docs/lora.md"
+        )
+        return targets
+    both = {"gate_up": ("gate_proj", "up_proj"), "down": ("down_proj",)}
+    return [*targets, *(name for part in parts for name in both[part] if name not in targets)]
 
 
 def _precision(draft: Draft) -> None:
@@ -129,7 +168,9 @@ def _precision(draft: Draft) -> None:
         draft.put("train.precision", "fp32")
         if with_adapter:
             draft.run["adapter"]["base_dtype"] = "fp32"
-    elif not with_adapter:
+    if draft.get("float32") and (on or half):
+        draft.same["float32"] = "bf16 and fp16 count"
+    if (on or half) and not with_adapter:
         draft.different["bf16" if on else str(half)] = (
             "trained weights are kept in fp32, which axolotl loads in 16 bits; "
             "train.weights: bf16 takes half the memory"
@@ -140,6 +181,15 @@ def _checkpointing(draft: Draft) -> None:
     value = draft.get("gradient_checkpointing", False)
     offloads = value in ("offload", "offload_disk") or draft.get("activation_offloading")
     draft.put("train.gradient_checkpointing", "offload" if offloads else bool(value))
+
+
+def _schedule(draft: Draft) -> None:
+    schedule(draft, "lr_scheduler", "cosine", 0.03, at_most=100)
+    least = draft.number("cosine_min_lr_ratio")
+    if least is not None and draft.config.get("lr_scheduler") in (None, "cosine"):
+        draft.put("train.min_lr_ratio", least)
+    elif least:
+        draft.same["cosine_min_lr_ratio"] = "only for lr_scheduler: cosine"
 
 
 def _order(draft: Draft) -> None:
@@ -160,11 +210,11 @@ def _plugins(draft: Draft) -> None:
         if not any(f".{plugin}." in name for plugin in _SAME_PLUGINS):
             draft.refused["plugins"] = name
         else:
-            draft.same["plugins"] = "kernels, which are chosen here, and logging"
+            draft.same["plugins"] = "kernels, which are chosen here, logging and evaluation"
 
 
 def _kind(draft: Draft) -> None:
-    kind = draft.get("model_type", "AutoModelForCausalLM")
+    kind = draft.get("type_of_model") or draft.get("model_type", "AutoModelForCausalLM")
     if not _TEXT_MODELS.fullmatch(kind):
         draft.refused["model_type"] = f"{kind}: only causal language models"
     match draft.get("rl"):
@@ -176,11 +226,23 @@ def _kind(draft: Draft) -> None:
             draft.refused["rl"] = f"{other}: only dpo, ipo, simpo and orpo"
 
 
+# Losses of TRL's DPO, and those here.
+_LOSSES = {"sigmoid": "dpo"} | {name: name for name in ("ipo", "hinge", "robust", "sigmoid_norm")}
+
+
 def _preference(draft: Draft, loss: str) -> None:
-    normalizes = loss == "dpo" and draft.get("dpo_norm_loss")
-    draft.put("preference.loss", "sigmoid_norm" if normalizes else loss)
-    strength = draft.number("orpo_alpha" if loss == "orpo" else "rl_beta", None)
-    draft.put("preference.beta", strength or draft.number("rl_beta", 0.1))
+    kinds = draft.get("dpo_loss_type") or ["sigmoid"]
+    if loss == "dpo" and ([*kinds[1:]] or kinds[0] not in _LOSSES):
+        draft.refused["dpo_loss_type"] = f"{', '.join(kinds)}: only one of {', '.join(_LOSSES)}"
+    elif loss == "dpo" and draft.get("dpo_loss_weights", [1]) != [1]:
+        draft.refused["dpo_loss_weights"] = "a loss has no weight"
+    elif loss == "dpo":
+        loss = "sigmoid_norm" if draft.get("dpo_norm_loss") else _LOSSES[kinds[0]]
+    draft.put("preference.loss", loss)
+    # The first of these that is there counts.
+    names = ("trl.beta", "rl_beta", *(["orpo_alpha"] if loss == "orpo" else []))
+    strengths = [draft.number(name) for name in names]
+    draft.put("preference.beta", next((each for each in strengths if each is not None), 0.1))
     weight = draft.number("rpo_alpha")
     if loss == "simpo":
         draft.put("preference.simpo_gamma", draft.number("simpo_gamma", 0.5))
@@ -191,6 +253,19 @@ def _preference(draft: Draft, loss: str) -> None:
         draft.put("preference.rpo_alpha", weight)
     if smoothing := draft.number("dpo_label_smoothing"):
         draft.put("preference.label_smoothing", smoothing)
+
+
+_PREFERENCE = (
+    "rl_beta trl.beta orpo_alpha simpo_gamma cpo_alpha rpo_alpha dpo_label_smoothing "
+    "dpo_norm_loss dpo_loss_type dpo_loss_weights"
+)
+
+
+def _kind_and_loss(draft: Draft) -> None:
+    _kind(draft)
+    for key in _PREFERENCE.split():
+        if key in draft.config and key not in draft.read:
+            draft.same[key] = f"rl: {draft.config.get('rl')} doesn't use it"
 
 
 def _extras(draft: Draft) -> None:
@@ -210,19 +285,19 @@ def _extras(draft: Draft) -> None:
 
 RULES: Sequence[Rule] = (
     converts(
-        "base_model revision_of_model reinit_weights",
+        "base_model revision_of_model model_revision reinit_weights",
         "`models.NAME`, `random_weights`",
         _model,
     ),
     converts(
-        "model_type rl rl_beta orpo_alpha simpo_gamma cpo_alpha rpo_alpha dpo_label_smoothing "
-        "dpo_norm_loss",
+        f"model_type type_of_model rl {_PREFERENCE}",
         "a language model; `dpo`, `ipo`, `simpo`, `orpo` → `preference.loss`, `beta`, "
         "`simpo_gamma`, `rpo_alpha`, `label_smoothing`",
-        _kind,
+        _kind_and_loss,
     ),
     converts(
-        "datasets pretraining_dataset val_set_size train_on_inputs excess_length_strategy",
+        "datasets pretraining_dataset test_datasets dataset_exact_deduplication val_set_size "
+        "train_on_inputs excess_length_strategy",
         "`datasets.NAME`, `validation_share`, `data.long_documents`",
         datasets,
     ),
@@ -237,9 +312,13 @@ RULES: Sequence[Rule] = (
         template,
     ),
     converts("chat_template_kwargs", "`data.template_variables`", variables),
-    converts("special_tokens.eos_token tokens", "`models.NAME.eos_token`, `new_tokens`", _tokens),
     converts(
-        "micro_batch_size gradient_accumulation_steps batch_size",
+        "special_tokens special_tokens.eos_token special_tokens.additional_special_tokens tokens",
+        "`models.NAME.eos_token`, `new_tokens`",
+        _tokens,
+    ),
+    converts(
+        "micro_batch_size gradient_accumulation_steps batch_size use_ray ray_num_workers",
         "`train.global_batch_size`: their product, times the GPUs; `train.micro_batch_size`",
         _batch,
     ),
@@ -250,11 +329,10 @@ RULES: Sequence[Rule] = (
     ),
     becomes("learning_rate", "train.learning_rate"),
     converts(
-        "lr_scheduler warmup_ratio warmup_steps",
+        "lr_scheduler lr_scheduler_kwargs warmup_ratio warmup_steps cosine_min_lr_ratio",
         "`train.lr_scheduler_type`, `train.warmup_ratio`, `train.min_lr_ratio`",
-        lambda draft: schedule(draft, "lr_scheduler", "cosine", 0.03, at_most=100),
+        _schedule,
     ),
-    becomes("cosine_min_lr_ratio", "train.min_lr_ratio"),
     *ADAMW,
     converts(
         "optimizer",
@@ -264,12 +342,14 @@ RULES: Sequence[Rule] = (
     ),
     converts(
         "adapter load_in_4bit load_in_8bit lora_r lora_alpha lora_dropout lora_target_modules "
-        "lora_target_linear peft_use_dora peft_use_rslora",
+        "lora_target_linear lora_target_parameters peft_use_dora peft_use_rslora",
         "`adapter.rank`, `alpha`, `dropout`, `target_modules`, `use_dora`, `use_rslora`, "
         "`quantize_base: 4bit` or `8bit`",
         _adapter,
     ),
-    converts("bf16 bfloat16 fp16 float16", "`train.precision`; fp16 becomes bf16", _precision),
+    converts(
+        "bf16 bfloat16 fp16 float16 float32", "`train.precision`; fp16 becomes bf16", _precision
+    ),
     converts(
         "gradient_checkpointing activation_offloading",
         "`train.gradient_checkpointing`",
@@ -279,75 +359,17 @@ RULES: Sequence[Rule] = (
     becomes("early_stopping_patience", "train.early_stopping_patience"),
     becomes("load_best_model_at_end", "train.load_best_model_at_end", read=bool),
     converts("unfrozen_parameters", "all of a language model; others are refused", _unfrozen),
-    converts("plugins", "kernels and logging have no effect; others are refused", _plugins),
+    converts(
+        "plugins", "kernels, logging and evaluation have no effect; others are refused", _plugins
+    ),
     converts(
         "model_config model_quantization_config model_quantization_config_kwargs bnb_config_kwargs",
         "what is done here in any case; the rest is refused",
         _extras,
     ),
-    no_effect(
-        "fsdp_config.*auto_wrap_policy fsdp_config.*transformer_layer_cls_to_wrap fsdp_version "
-        "fsdp_config.*version fsdp_config.*state_dict_type fsdp_config.*limit_all_gathers "
-        "fsdp_config.*sync_module_states fsdp_config.*use_orig_params fsdp_config.*_prefetch "
-        "fsdp_config.*cpu_ram_efficient_loading ddp ddp_* dp_shard_size dp_replicate_size "
-        "device_map local_rank low_cpu_mem_usage experimental_skip_move_to_device "
-        "accelerator_config base_model_ignore_patterns",
-        "FSDP2 wraps each block; how weights are loaded and spread doesn't change the result",
-    ),
-    no_effect(
-        "attn_implementation *flash_attn* flash_attention flash_optimum xformers_attention "
-        "sdp_attention flex_* fused_attn_kernel *_hybrid_attn_impl liger_* lora_*_kernel "
-        "cut_cross_entropy use_kernels use_scattermoe use_sonicmoe experts_implementation "
-        "torch_compile* tf32 gradient_checkpointing_kwargs fsdp_kwargs tiled_mlp "
-        "llama4_linearized_experts",
-        "kernels and precision of matrix products are chosen here; see train.attention, compile",
-    ),
-    no_effect(
-        "swanlab_* use_swanlab trackio_* comet_* debug strict "
-        "eval_table_size eval_max_new_tokens eval_causal_lm_metrics do_causal_lm_eval "
-        "loss_watchdog_*",
-        "logging; see tracking and evaluate",
-    ),
-    no_effect(
-        "output_dir dataset_prepared_path evals_per_epoch saves_per_epoch save_strategy "
-        "save_safetensors save_only_model auto_resume_from_checkpoints "
-        "push_dataset_to_hub streaming streaming_multipack_buffer_size eval_batch_size "
-        "eval_sample_packing pad_to_sequence_len",
-        "results/ and its checkpoints; see train.save_steps, eval_steps, push",
-    ),
-    no_effect(
-        "tokenizer_type trust_remote_code remove_unused_columns lora_fan_in_fan_out "
-        "special_tokens.pad_token special_tokens.unk_token resize_token_embeddings_to_32x",
-        "tokenizers and models are those that Transformers has",
-    ),
     converts("shuffle_merged_datasets", "rows are always shuffled", _order),
-    differs("tokenizer_use_mistral_common", "the tokenizer is the one that Transformers has"),
     converts("hub_model_id", "`push.repo`", lambda draft: push(draft, "hub_model_id")),
-    no_effect("eot_tokens", "the end of a turn is trained as the chat template writes it"),
-    differs("special_tokens.bos_token", "the tokenizer's own is kept; see data.bos"),
-    differs("group_by_length", "rows have a random order"),
-    no_effect("quantize_moe_experts", "experts are quantized with the layers, in 4 bits"),
-    differs("adam_epsilon", "AdamW's epsilon is 1e-8"),
-    refused(
-        "processor_type skip_prepare_dataset freeze_mm_modules image_*",
-        "images and sound aren't trained with text",
-    ),
-    refused(
-        "reward_model process_reward_model num_labels trl vllm ebft gdpo",
-        "reward models and reinforcement learning aren't there",
-    ),
-    refused("gptq* qat fp8* dsv4_* use_dsv4_kernels use_onebitllms", "no such quantization"),
-    no_effect(
-        "context_parallel_size tensor_parallel_size expert_parallel_size",
-        "sequences and layers aren't split over GPUs; see what fits with `moray plan`",
-        off=(1,),
-    ),
-    refused("relora* jagged_restart_*", "adapters aren't merged and restarted"),
-    refused("lora_modules_to_save lora_target_parameters", "adapters are for linear layers"),
-    refused("lora_model_dir", "export that run merged, and start from it"),
-    refused("resume_from_checkpoint", "checkpoints of other tools aren't read"),
-    refused(
-        "min_sample_len tokenizer_config torch_dtype torchdistx_path cosine_constant_lr_ratio",
-        "no counterpart",
-    ),
+    *NOTES,
 )
+# What the documentation shows.
+TABLES = {NAME: RULES, "an entry of axolotl's `datasets`": DATASET}

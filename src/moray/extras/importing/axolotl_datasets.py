@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from moray.extras.importing.settings import combine, held_out, place
+from moray.extras.importing.axolotl_templates import PROMPT_FIELDS
+from moray.extras.importing.settings import combine, held_out, place, same_but_for_place
 from moray.extras.importing.table import Draft, Rule, converts, entry_draft, no_effect, refused
 
 _OWN_ROLES = {"system": ["system"], "user": ["user"], "assistant": ["assistant"]}
@@ -15,7 +16,15 @@ _FORMATS = {
     "alpaca:chatml": "instruction",
     "alpaca:phi": "instruction",
     "chat_template": "messages",
+    # What ShareGPT's rows were called before they were rendered with a chat template.
+    "sharegpt": "messages",
     "chat_template.default": "preference",
+    "chat_template.argilla": "preference",
+    "chat_template.argilla_chat": "preference",
+    "chatml.argilla_chat": "preference",
+    "chatml.ultra": "preference",
+    "llama3.argilla_chat": "preference",
+    "llama3.ultra": "preference",
     "completion": "text",
     "pretrain": "text",
 }
@@ -26,15 +35,25 @@ _ENDINGS = {"json": (".json", ".jsonl"), "csv": (".csv",), "parquet": (".parquet
 
 
 def _columns(draft: Draft) -> None:
-    kind = str(draft.get("type"))
+    kind = draft.get("type")
+    if isinstance(kind, dict):
+        _own_prompt(draft, kind)
+        return
+    kind = str(kind)
     format = _FORMATS.get(kind)
     if format is None:
-        draft.refused["type"] = f"{kind}: only {', '.join(_FORMATS)}"
+        draft.refused["type"] = f"{kind}: its rows would be others; see docs/import.md"
         return
     draft.run["format"] = format
-    fields = {
+    if kind == "sharegpt":
+        draft.different["type"] = "axolotl rendered ShareGPT's rows with FastChat's templates"
+    fields: dict[str, str] = {
         "instruction": {},
-        "messages": {"messages": "field_messages", "system": "field_system"},
+        "messages": {
+            "messages": "field_messages",
+            "system": "field_system",
+            "tools": "field_tools",
+        },
         "preference": {
             "prompt": "field_messages",
             "chosen": "field_chosen",
@@ -42,9 +61,13 @@ def _columns(draft: Draft) -> None:
         },
         "text": {"text": "text_column" if kind == "pretrain" else "field"},
     }[format]
+    if format == "preference" and kind != "chat_template.default":
+        # Both answers are conversations, with the prompt in them.
+        del fields["prompt"]
     columns = {column: draft.get(key) for column, key in fields.items()}
-    if format == "preference" and columns["prompt"] is None:
-        columns["prompt"] = "messages"
+    if kind == "chat_template.default":
+        columns["prompt"] = columns["prompt"] or "messages"
+        draft.different["type"] = "pairs of text, not of messages, get no chat template"
     # ShareGPT's name needs no mapping.
     standard = {"messages": ("messages", "conversations")}
     if column_names := {
@@ -55,8 +78,32 @@ def _columns(draft: Draft) -> None:
         draft.run["columns"] = column_names
 
 
+def _own_prompt(draft: Draft, kind: dict[str, Any]) -> None:
+    """Instructions with a prompt of one's own, which is the chat template's."""
+    form = "{instruction} "
+    if unknown := kind.keys() - PROMPT_FIELDS:
+        draft.refused["type"] = f"{', '.join(sorted(unknown))}: the rows would be others"
+    elif "{instruction}" not in str(kind.get("no_input_format") or kind.get("format") or form):
+        draft.refused["type"] = "a prompt without {instruction}"
+    elif kind.get("format") and not kind.get("no_input_format"):
+        draft.different["type"] = (
+            f"`format` is the prompt of rows without an input too, which is {form!r} in axolotl"
+        )
+    draft.run["format"] = "instruction"
+    names = {name: kind.get(f"field_{name}") for name in ("instruction", "input", "output")}
+    names["system"] = kind.get("field_system")
+    columns = {column: name for column, name in names.items() if name and name != column}
+    draft.run.update({"columns": columns} if columns else {})
+    if system := kind.get("system_prompt"):
+        draft.run["system"] = system
+
+
 def _messages(draft: Draft) -> None:
-    names = draft.get("message_property_mappings", {})
+    names = dict(draft.get("message_property_mappings", {}))
+    # Their earlier names.
+    for key in ("role", "content"):
+        if name := draft.get(f"message_field_{key}"):
+            names[key] = name
     fits = {"role": ("role", "from"), "content": ("content", "value")}
     if any(name not in fits.get(key, ()) for key, name in dict(names).items()):
         draft.refused["message_property_mappings"] = "only role or from, content or value"
@@ -69,7 +116,8 @@ def _messages(draft: Draft) -> None:
 
 
 def _put_roles(draft: Draft) -> None:
-    if {*draft.get("roles_to_train", [])} - {"assistant", "gpt"}:
+    trained = draft.get("roles_to_train", ["assistant"])
+    if not trained or {*trained} - {"assistant", "gpt"}:
         draft.refused["roles_to_train"] = "only what the assistant says is trained"
     for key in ("train_on_eos", "train_on_eot"):
         if draft.get(key, "turn") != "turn":
@@ -102,8 +150,12 @@ def _files(draft: Draft) -> None:
         if re.fullmatch("[0-9a-f]{40}", commit):
             draft.run["revision"] = commit
         draft.run["split"] = draft.get("split", "train")
+        if skipped := draft.number("skip"):
+            draft.run["split"] += f"[{skipped:g}:]"
         if name := draft.get("name"):
             draft.run["name"] = name
+    if draft.get("skip") and "split" not in draft.run:
+        draft.refused["skip"] = "only of a repository's datasets"
     # Files have a single split.
     if draft.get("split", "train") != "train" and "split" not in draft.run:
         draft.refused["split"] = "only of a repository's datasets"
@@ -141,15 +193,20 @@ def _as_list(value: Any) -> list[Any]:
 
 
 DATASET: Sequence[Rule] = (
-    converts("path name split data_files revision", "`source`, `repo_id`, `path`, `split`", _files),
     converts(
-        "type field field_messages field_system field_chosen field_rejected text_column",
-        "`format`: `alpaca` → `instruction`; `chat_template` → `messages`, with pairs "
-        "(`chat_template.default`) `preference`; `completion`, `pretrain` → `text`; `columns`",
+        "path name split skip data_files revision", "`source`, `repo_id`, `path`, `split`", _files
+    ),
+    converts(
+        "type field field_messages field_system field_tools field_chosen field_rejected "
+        "text_column",
+        "`format`: `alpaca`, with `:chat`, `:chatml` and `:phi`, and a prompt of one's own → "
+        "`instruction`; `chat_template`, `sharegpt` → `messages`; `chat_template.default`, "
+        "`.argilla`, `.argilla_chat`, `chatml.` and `llama3.` with `ultra` and `argilla_chat` → "
+        "`preference`; `completion`, `pretrain` → `text`; `columns`",
         _columns,
     ),
     converts(
-        "message_property_mappings roles field_thinking",
+        "message_property_mappings message_field_role message_field_content roles field_thinking",
         "names that `format: messages` knows; others are refused",
         _messages,
     ),
@@ -158,11 +215,24 @@ DATASET: Sequence[Rule] = (
         "answers and the ends of their turns are trained, others are refused; `system: false`",
         _put_roles,
     ),
+    converts(
+        "chat_template chat_template_jinja conversation",
+        "`data.chat_template`, as those of the config",
+        lambda draft: draft.read.update(("chat_template", "chat_template_jinja", "conversation")),
+    ),
     converts("ds_type", "the ending of a file's name; others are refused", _kind_of_file),
     refused("shards shards_idx", "a part of the rows; of a repository, split: train[:10%] is one"),
     no_effect("preprocess_shards trust_remote_code", "how files are read"),
     no_effect("template_thinking_key", "the chat template gets reasoning_content"),
-    refused("*", "the rows would be others"),
+    refused(
+        "message_field_training message_field_training_detail", "a turn is trained by its role"
+    ),
+    refused(
+        "input_format input_transform field_human field_model split_thinking logprobs_field "
+        "temperature step_separator max_completion_length train_on_last_step_only length "
+        "sequence_length min_input_id max_input_id seed",
+        "the rows would be others",
+    ),
 )
 
 
@@ -179,6 +249,8 @@ def datasets(draft: Draft) -> None:
             section.update({"validation_share": share, "test_share": 0.05})
             draft.datasets[f"{draft.name}-{len(draft.datasets) + 1}"] = section
             text_only = text_only and section.get("format") == "text"
+    _validation(draft)
+    _unite(draft)
     formats = {str(section.get("format")) for section in draft.datasets.values()}
     if not draft.datasets:
         draft.refused["datasets"] = "no dataset"
@@ -187,9 +259,42 @@ def datasets(draft: Draft) -> None:
     if {"instruction", "messages"} <= formats:
         draft.refused["datasets"] = "alpaca and chat_template need two chat templates in one run"
     if (formats == {"preference"}) != bool(draft.config.get("rl")):
-        draft.refused["datasets"] = "rl: dpo or ipo is for type: chat_template.default"
+        draft.refused["datasets"] = (
+            "rl: dpo, ipo, simpo and orpo are for pairs, such as type: chat_template.default"
+        )
     if draft.get("train_on_inputs") and not text_only:
         draft.refused["train_on_inputs"] = "prompts aren't trained"
     handling = str(draft.get("excess_length_strategy", "drop"))
     draft.put("data.long_documents", "split" if text_only else handling)
     combine(draft)
+
+
+def _unite(draft: Draft) -> None:
+    """Leave out a dataset that is there twice, if axolotl leaves out rows that are."""
+    sections = [*draft.datasets.items()]
+    twice = [
+        name
+        for n, (name, section) in enumerate(sections)
+        if section in [each for _, each in sections[:n]]
+    ]
+    if draft.get("dataset_exact_deduplication"):
+        draft.different["dataset_exact_deduplication"] = (
+            "a dataset that is there twice is read once; rows that are, are kept"
+        )
+        for name in twice:
+            del draft.datasets[name]
+    elif twice:
+        draft.refused["datasets"] = "one is there twice; remove it, and train twice as many epochs"
+
+
+def _validation(draft: Draft) -> None:
+    """Rows of their own for validation."""
+    entries = draft.get("test_datasets", [])
+    made = [
+        entry_draft(draft, f"test_datasets.{n}", entry, DATASET) for n, entry in enumerate(entries)
+    ]
+    if entries and not same_but_for_place(draft, [inner.run for inner in made]):
+        draft.different["test_datasets"] = (
+            "a share of 0.05 is held out instead; see datasets.NAME.split and path, train and "
+            "validation"
+        )

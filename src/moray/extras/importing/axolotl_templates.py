@@ -1,7 +1,9 @@
 """The counterparts of axolotl's chat templates."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from moray.extras.importing.table import Draft
 
@@ -33,21 +35,28 @@ _SCALARS = (bool, int, float, str)
 _JINJA = re.compile(r"\{[{%]")
 
 
+# What a prompt of one's own has.
+PROMPT_FIELDS = {
+    *("system_prompt", "system_format", "field_system", "field_instruction", "field_input"),
+    *("field_output", "format", "no_input_format"),
+}
+
+
 def template(draft: Draft) -> None:
     """The chat template: the tokenizer's own, a prompt of Alpaca, ChatML, or the user's."""
-    name, jinja = draft.get("chat_template"), draft.get("chat_template_jinja")
-    styles = {entry.get("type") for entry in draft.get("datasets", [])}
-    styles = {str(style).partition(":")[2] for style in styles if str(style).startswith("alpaca")}
-    if len(styles) > 1:
-        draft.refused["datasets.type"] = "several prompts of Alpaca need as many runs"
-    elif styles:
-        draft.put("data.chat_template", _alpaca(*_ALPACA[styles.pop()]))
+    entries = [entry for entry in draft.get("datasets", []) if isinstance(entry, Mapping)]
+    name, jinja = _chosen(draft, entries)
+    prompts = {prompt for entry in entries if (prompt := _prompt_of(entry.get("type")))}
+    if len(prompts) > 1:
+        draft.refused["datasets.type"] = "several prompts need as many runs"
+    elif prompts:
+        draft.put("data.chat_template", prompts.pop())
         draft.different["datasets.type"] = (
-            "axolotl's prompt of Alpaca is data.chat_template; rows with an input get that of rows "
-            "without one, and the input follows its instruction after an empty line"
+            "axolotl's prompt is data.chat_template; rows with an input get that of rows without "
+            "one, and the input follows its instruction after an empty line"
         )
         if name or jinja:
-            draft.same["chat_template"] = "axolotl's prompt of Alpaca doesn't use it"
+            draft.same["chat_template"] = "instructions have a prompt, and don't use it"
     elif name in (None, "jinja"):
         _jinja(draft, name, jinja)
     else:
@@ -70,6 +79,42 @@ def variables(draft: Draft) -> None:
             draft.put("data.template_variables", given)
     else:
         draft.refused["chat_template_kwargs"] = "only variables that are text, numbers or true"
+
+
+def _chosen(draft: Draft, entries: list[Mapping[str, Any]]) -> tuple[Any, Any]:
+    """The template of the config, or of its datasets."""
+    whole = (draft.get("chat_template"), draft.get("chat_template_jinja"))
+    own = set()
+    for entry in entries:
+        name, jinja = entry.get("chat_template"), entry.get("chat_template_jinja")
+        kind = str(entry.get("type"))
+        if kind.startswith(("chatml.", "llama3.")):
+            name, jinja = kind.partition(".")[0], None
+        elif kind == "sharegpt":
+            name = name or entry.get("conversation")
+        own.add((name, jinja) if name or jinja else whole)
+    if len(own) > 1:
+        draft.refused["datasets.chat_template"] = "several templates need as many runs"
+    return own.pop() if own else whole
+
+
+def _prompt_of(kind: Any) -> str | None:
+    """A template for rows of instructions; None for others."""
+    if isinstance(kind, Mapping):
+        return _own(kind)
+    style, _, form = str(kind).partition(":")
+    return _alpaca(*_ALPACA[form]) if style == "alpaca" and form in _ALPACA else None
+
+
+def _own(kind: Mapping[str, Any]) -> str:
+    """A chat template with a prompt of one's own; its `{instruction}` is the message."""
+    form = kind.get("no_input_format") or kind.get("format") or "{instruction} "
+    # Without an input, axolotl leaves the braces' text out.
+    before, _, after = str(form).replace("{input}", "").partition("{instruction}")
+    begin, _, end = str(kind.get("system_format") or "{system}").partition("{system}")
+    return _turns(
+        f"{before!r} + message.content + {after!r}", f"{begin!r} + message.content + {end!r}"
+    )
 
 
 def _jinja(draft: Draft, name: str | None, jinja: str | None) -> None:
@@ -98,9 +143,15 @@ def _text_of(path: str) -> str | None:
 
 def _alpaca(system: str, instruction: str, user: str, response: str) -> str:
     """A chat template; a line's end is written as text, because YAML folds it."""
-    task, response = f"{system}{_TASK}{instruction}{user}", f"message.content + {response!r}"
+    return _turns(f"{f'{system}{_TASK}{instruction}{user}'!r} + message.content + {response!r}")
+
+
+def _turns(user: str, system: str | None = None) -> str:
+    """A chat template with an expression for questions, and one for system messages."""
+    first = f"{{% if message.role == 'system' %}}{{{{ {system} }}}}{{% el" if system else "{% "
     return (
-        "{{ bos_token }}{% for message in messages %}{% if message.role == 'user' %}{{ "
-        f"{task!r} + {response} }}}}{{% elif message.role == 'assistant' %}}"
-        "{{ message.content + eos_token }}{% endif %}{% endfor %}"
+        "{{ bos_token }}{% for message in messages %}"
+        f"{first}if message.role == 'user' %}}{{{{ {user} }}}}"
+        "{% elif message.role == 'assistant' %}{{ message.content + eos_token }}{% endif %}"
+        "{% endfor %}"
     )

@@ -159,7 +159,8 @@ def page(text: str) -> str:
         command = "python -m moray.extras.importing.convert; edits here are lost"
         begin, end = f"<!-- begin: {tool.NAME}, by {command} -->\n", "<!-- end -->"
         before, mark, rest = text.partition(begin)
-        table = "\n".join(markdown(tool.NAME, tool.RULES))
+        tables = [markdown(name, rules) for name, rules in tool.TABLES.items()]
+        table = "\n\n".join("\n".join(lines) for lines in tables)
         text = f"{before}{mark}{table}\n{end}{rest.partition(end)[2]}"
     return text
 

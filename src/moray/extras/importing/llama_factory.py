@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from moray.extras.importing.llama_factory_datasets import FORMATS, as_list, datasets
+from moray.extras.importing.llama_factory_notes import NOTES
 from moray.extras.importing.settings import (
     ADAMW,
     RUNNING,
@@ -11,16 +12,18 @@ from moray.extras.importing.settings import (
     muon,
     optimizer,
     push,
+    ray_workers,
     schedule,
 )
 from moray.extras.importing.settings import steps as epochs_or_steps
-from moray.extras.importing.table import Draft, Rule, becomes, converts, differs, no_effect, refused
+from moray.extras.importing.table import Draft, Rule, becomes, converts
 
 NAME = "LLaMA-Factory"
 MARK = "model_name_or_path"
 NESTED = ("fsdp_config",)
 
 
+_PARALLEL = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 _PREFERENCE = ("pref_loss", "pref_beta", "pref_ftx", "simpo_gamma", "dpo_label_smoothing")
 
 
@@ -49,9 +52,26 @@ def _kind(draft: Draft) -> None:
                 draft.same[key] = "only for stage: dpo"
 
 
+def _model(draft: Draft) -> None:
+    model(draft, "model_name_or_path", "model_revision")
+    if draft.get("train_from_scratch"):
+        draft.model["random_weights"] = True
+    if new := as_list(draft.get("add_special_tokens")) + as_list(draft.get("add_tokens")):
+        draft.model["new_tokens"] = list(dict.fromkeys(new))
+    if draft.get("add_tokens"):
+        draft.different["add_tokens"] = "new tokens are special ones"
+    if draft.get("init_special_tokens", "noise_init") != "noise_init":
+        draft.different["init_special_tokens"] = "embeddings of new tokens begin as the mean"
+    if draft.get("ref_model", draft.config.get("model_name_or_path")) != draft.config.get(
+        "model_name_or_path"
+    ):
+        draft.refused["ref_model"] = "the model that a run starts from is its reference"
+
+
 def _rows(draft: Draft) -> None:
     stage, length = draft.config.get("stage") or "sft", draft.number("cutoff_len", 2048) or 2048
     packing, neat = draft.get("packing"), bool(draft.get("neat_packing"))
+    neat = bool(draft.get("use_packed_sequences")) or neat
     packs = bool(stage == "pt" if packing is None else packing) or neat
     draft.put("data.block_size", 2 * length if stage == "dpo" else length)
     if stage == "dpo":
@@ -95,7 +115,11 @@ def _template(draft: Draft) -> None:
 def _batch(draft: Draft) -> None:
     micro = draft.number("per_device_train_batch_size", 8) or 8
     accumulated = draft.number("gradient_accumulation_steps", 1) or 1
-    draft.put("train.global_batch_size", int(micro * accumulated * draft.gpus))
+    ray_workers(draft, are_used=True)
+    shared = 1
+    for key in _PARALLEL:
+        shared *= int(draft.config.get(key) or 1)
+    draft.put("train.global_batch_size", int(micro * accumulated * max(1, draft.gpus // shared)))
     draft.put("train.micro_batch_size", micro)
 
 
@@ -107,7 +131,7 @@ def _adapter(draft: Draft) -> None:
     extra = {name: draft.get(name) for name in ("use_rslora", "use_dora")}
     method = draft.get("quantization_method", "bnb")
     double, nf4 = draft.get("double_quantization", True), draft.get("quantization_type", "nf4")
-    if bits and (bits, method) not in ((4, "bnb"), (8, "bnb")):
+    if bits and (bits not in (4, 8) or method not in ("bnb", "bitsandbytes")):
         draft.refused["quantization_bit"] = f"{bits} by {method}: only 4 and 8 by bnb"
     if bits and nf4 != "nf4":
         draft.refused["quantization_type"] = f"{nf4}: only nf4"
@@ -157,9 +181,10 @@ def _checkpointing(draft: Draft) -> None:
 
 RULES: Sequence[Rule] = (
     converts(
-        "model_name_or_path model_revision",
-        "`models.NAME`",
-        lambda draft: model(draft, "model_name_or_path", "model_revision"),
+        "model_name_or_path model_revision train_from_scratch add_special_tokens add_tokens "
+        "init_special_tokens ref_model",
+        "`models.NAME`, `random_weights`, `new_tokens`",
+        _model,
     ),
     converts(
         f"stage do_train {' '.join(_PREFERENCE)}",
@@ -168,13 +193,13 @@ RULES: Sequence[Rule] = (
         _kind,
     ),
     converts(
-        "dataset dataset_dir val_size max_samples mix_strategy interleave_probs",
+        "dataset dataset_dir eval_dataset val_size max_samples mix_strategy interleave_probs",
         "`datasets.NAME` by `dataset_info.json`: `alpaca` → `instruction`, `sharegpt` → "
         "`messages`, with `ranking` `preference`; `validation_share`",
         datasets,
     ),
     converts(
-        "cutoff_len packing neat_packing mask_history train_on_prompt",
+        "cutoff_len packing neat_packing use_packed_sequences mask_history train_on_prompt",
         "`data.block_size` (for pairs, twice as many tokens), `data.packing`, `data.mask_history`",
         _rows,
     ),
@@ -184,7 +209,7 @@ RULES: Sequence[Rule] = (
         _template,
     ),
     converts(
-        "per_device_train_batch_size gradient_accumulation_steps",
+        "per_device_train_batch_size gradient_accumulation_steps ray_num_workers",
         "`train.global_batch_size`: their product, times the GPUs; `train.micro_batch_size`",
         _batch,
     ),
@@ -195,7 +220,7 @@ RULES: Sequence[Rule] = (
     ),
     becomes("learning_rate", "train.learning_rate", 5e-5),
     converts(
-        "lr_scheduler_type warmup_ratio warmup_steps",
+        "lr_scheduler_type lr_scheduler_kwargs warmup_ratio warmup_steps",
         "`train.lr_scheduler_type`, `train.warmup_ratio`, `train.min_lr_ratio`",
         lambda draft: schedule(draft, "lr_scheduler_type", "linear", 0.0),
     ),
@@ -221,50 +246,10 @@ RULES: Sequence[Rule] = (
     ),
     *RUNNING,
     becomes("load_best_model_at_end", "train.load_best_model_at_end", read=bool),
-    no_effect("plot_loss run_name logging_* include_*", "logging; see tracking, moray report"),
+    becomes("early_stopping_steps", "train.early_stopping_patience"),
     converts("hub_model_id", "`push.repo`", lambda draft: push(draft, "hub_model_id")),
     becomes("moe_aux_loss_coef", "train.router_aux_loss", read=lambda value: float(value) or None),
-    differs("upcast_*", "all layers are in the precision of the run"),
-    no_effect(
-        "output_dir overwrite_* save_only_model save_strategy save_safetensors ddp_* *_num_workers "
-        "preprocessing_batch_size do_eval eval_strategy per_device_eval_batch_size eval_on_start "
-        "dataloader_* export_* fsdp_transformer_layer_cls_to_wrap fsdp_config.*",
-        "results/ and its checkpoints; processes, see ray.num_workers",
-    ),
-    no_effect(
-        "flash_attn enable_liger_kernel use_v1_kernels tf32 use_reentrant_gc use_unsloth_gc "
-        "gradient_checkpointing_kwargs torch_compile*",
-        "kernels are chosen here; see train.attention",
-    ),
-    no_effect(
-        "trust_remote_code use_fast_tokenizer cache_dir",
-        "tokenizers and models are those that Transformers has",
-    ),
-    differs("group_by_length", "rows have a random order"),
-    refused(
-        "image_* video_* audio_* freeze_vision_tower freeze_multi_modal_projector "
-        "freeze_language_model media_dir",
-        "images and sound aren't trained with text",
-    ),
-    refused("adapter_name_or_path", "export that run merged, and start from it"),
-    refused("infer_* vllm_*", "nothing is trained; see `moray chat`"),
-    refused("resume_from_checkpoint", "checkpoints of other tools aren't read"),
-    refused("export_quantization_*", "no such quantization"),
-    refused(
-        "use_galore galore_* use_apollo apollo_* use_badam badam_* use_adam_mini",
-        "no such optimizer",
-    ),
-    refused("use_dft_loss use_asft_loss asft_* kto_*", "no such loss"),
-    refused("oft_* pissa_* loraplus_* use_llama_pro freeze_*", "no such adapter"),
-    refused("fp8 fp8_*", "no such quantization"),
-    differs("use_kt kt_*", "PyTorch computes the base in bf16, not KTransformers"),
-    refused("additional_target", "adapters are for linear layers"),
-    no_effect(
-        "tensor_model_parallel_size pipeline_model_parallel_size expert_model_parallel_size "
-        "sequence_parallel* *_fusion overlap_* moe_grouped_gemm moe_token_dispatcher_type "
-        "use_distributed_optimizer "
-        "recompute_granularity",
-        "layers aren't split over GPUs, as Megatron does; see what fits with `moray plan`",
-        off=(1,),
-    ),
+    *NOTES,
 )
+# What the documentation shows.
+TABLES = {NAME: RULES}

@@ -6,7 +6,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from moray.extras.importing.settings import combine, held_out, place
+from moray.extras.importing.settings import combine, held_out, place, same_but_for_place
 from moray.extras.importing.table import Draft
 from moray.provenance.manifest import read_json
 
@@ -60,29 +60,19 @@ def datasets(draft: Draft) -> None:
     names = as_list(draft.get("dataset"))
     if not names:
         draft.refused["dataset"] = "no dataset: nothing is trained; see `moray chat`, export"
-    index = folder / "dataset_info.json"
-    descriptions = read_json(index, remedy="correct it") if index.is_file() else {}
     for name in names if stage in FORMATS else []:
-        entry = descriptions.get(name)
-        if entry is None:
-            section: dict[str, Any] = {
-                "source": "files",
-                "path": f"{folder}/{name}.json",
-                "format": FORMATS[stage],
-            }
-            missing = (
-                f"{index} doesn't describe {name}"
-                if index.is_file()
-                else f"there is no {index} below the current folder"
-            )
-            draft.different["dataset"] = f"{missing}; correct path and format"
-        else:
-            section = _section_of(draft, name, entry, stage, folder)
-        _limit(draft, name, section, limit, (entry or {}).get("num_samples"))
+        section = _described(draft, name, stage, folder, limit)
         if section["format"] == "instruction":
             draft.different["stage"] = "an empty line is between an instruction and its input"
         section.update({"validation_share": share, "test_share": 0.05})
         _add(draft, name, section)
+    others = as_list(draft.get("eval_dataset"))
+    made = [_described(draft, name, stage, folder, None) for name in others if stage in FORMATS]
+    if others and not same_but_for_place(draft, made):
+        draft.different["eval_dataset"] = (
+            "a share of 0.05 is held out instead; see datasets.NAME.split and path, train and "
+            "validation"
+        )
     weights = [float(weight) for weight in as_list(draft.get("interleave_probs"))]
     combine(draft)
     mixes = str(draft.get("mix_strategy", "concat")) != "concat"
@@ -97,6 +87,30 @@ def datasets(draft: Draft) -> None:
         draft.different.setdefault("dataset", "")
         text = "shares of the tokens are equal; LLaMA-Factory's follow from the sizes"
         draft.different["dataset"] = f"{draft.different['dataset']}; {text}".removeprefix("; ")
+
+
+def _described(
+    draft: Draft, name: str, stage: str, folder: Path, limit: float | None
+) -> dict[str, Any]:
+    """A dataset as the file beside it describes it, or as it may be."""
+    if str(folder) == "ONLINE":
+        entry: Mapping[str, Any] | None = {"hf_hub_url": name}
+    else:
+        index = folder / "dataset_info.json"
+        descriptions = read_json(index, remedy="correct it") if index.is_file() else {}
+        entry = descriptions.get(name)
+    if entry is not None:
+        section = _section_of(draft, name, entry, stage, folder)
+    else:
+        section = {"source": "files", "path": f"{folder}/{name}.json", "format": FORMATS[stage]}
+        missing = (
+            f"{index} doesn't describe {name}"
+            if index.is_file()
+            else f"there is no {index} below the current folder"
+        )
+        draft.different["dataset"] = f"{missing}; correct path, format and columns"
+    _limit(draft, name, section, limit, (entry or {}).get("num_samples"))
+    return section
 
 
 def _limit(
@@ -164,6 +178,10 @@ def _section_of(
         for key, tag in entry.get("tags", {}).items()
         if tag not in _SHAREGPT_TAGS.get(key, ())
     ]
+    if stage == "dpo" and entry.get("formatting", "alpaca") == "alpaca":
+        draft.different[f"dataset.{name}"] = (
+            "pairs of text get no chat template; write prompt and answers as messages"
+        )
     if stage != "dpo" and entry.get("ranking"):
         refusals.append("ranking")
     if refusals:

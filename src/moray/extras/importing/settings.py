@@ -1,9 +1,11 @@
 """Conversions that axolotl and LLaMA-Factory share: both are made of Transformers and PEFT."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from moray.extras.importing.table import REVISION, Draft, Rule, becomes, converts
 
@@ -22,12 +24,24 @@ _ADAMW_8BIT = {
     "adamw_torch_8bit": "bitsandbytes' AdamW in 8 bits instead of torchao's",
     "adamw_torch_4bit": "AdamW's moments are kept in 8 bits instead of 4",
 }
+_SCHEDULES = {
+    "cosine": "cosine",
+    "cosine_with_min_lr": "cosine",
+    "linear": "linear",
+    "constant": "constant",
+    "constant_with_warmup": "constant",
+}
 _SHARDED_BY_NAME = re.compile(r"(?:zero|ds_z)_?([0-3])")
+
+
+# Endings of files, which repositories' names don't have.
+_FILES = (".json", ".jsonl", ".csv", ".tsv", ".parquet", ".arrow", ".txt")
 
 
 def place(name: str) -> dict[str, Any]:
     """The place of a model or a dataset: a path on this machine, or a repository."""
-    if name.startswith((".", "/", "~")) or name.count("/") > 1 or Path(name).exists():
+    is_local = name.startswith((".", "/", "~", "$")) or name.endswith(_FILES)
+    if is_local or name.count("/") > 1 or Path(name).exists():
         return {"path": name.removeprefix("./")}
     return {"source": "hub", "repo_id": name, "revision": REVISION}
 
@@ -94,13 +108,14 @@ def schedule(
     """
     name = draft.get(key, default)
     steps, ratio = draft.number("warmup_steps"), draft.number("warmup_ratio")
-    spelling = "constant" if name == "constant_with_warmup" else name
-    if spelling not in ("cosine", "linear", "constant"):
-        draft.refused[key] = f"{name}: only cosine, linear, constant and constant_with_warmup"
+    spelling = _SCHEDULES.get(name)
+    least = _least_rate(draft, name)
+    if spelling is None:
+        draft.refused[key] = f"{name}: only {', '.join(_SCHEDULES)}"
         return
     draft.put("train.lr_scheduler_type", spelling)
     if spelling != "constant":
-        draft.put("train.min_lr_ratio", 0.0)
+        draft.put("train.min_lr_ratio", least)
     total = draft.config.get("max_steps")
     if steps and ratio and name != "constant":
         draft.same["warmup_ratio"] = "warmup_steps is there too, and counts"
@@ -137,6 +152,22 @@ def schedule(
     draft.put("train.warmup_ratio", warmup)
 
 
+def _least_rate(draft: Draft, name: str) -> float:
+    """The final learning rate, as a share, of the one schedule that has one besides 0."""
+    settings = draft.get("lr_scheduler_kwargs", {})
+    if isinstance(settings, str):
+        settings = yaml.safe_load(settings)
+    settings = dict(settings)
+    share, rate = settings.pop("min_lr_rate", None), settings.pop("min_lr", None)
+    if settings or (name != "cosine_with_min_lr" and (share or rate)):
+        draft.refused["lr_scheduler_kwargs"] = "only min_lr and min_lr_rate of cosine_with_min_lr"
+    if name == "cosine_with_min_lr" and share is None and rate is None:
+        draft.refused["lr_scheduler_kwargs"] = "cosine_with_min_lr needs min_lr or min_lr_rate"
+    if share is None and rate:
+        share = round(float(rate) / float(draft.config.get("learning_rate") or 5e-5), 9)
+    return float(share or 0.0)
+
+
 def steps(draft: Draft, epochs: str, default: float) -> None:
     """Epochs, or steps, which come first."""
     number, limit = draft.number(epochs, default), draft.number("max_steps")
@@ -147,14 +178,18 @@ def steps(draft: Draft, epochs: str, default: float) -> None:
 
 def _shards(draft: Draft) -> None:
     """DeepSpeed by the name of its file, FSDP by its settings: the parts that each GPU has."""
-    config = str(draft.get("deepspeed", ""))
+    config = draft.get("deepspeed", "")
+    config = _named(config) if isinstance(config, Mapping) else str(config)
     stage = _SHARDED_BY_NAME.search(Path(config).name)
-    fsdp = draft.get("fsdp") or any(name.startswith("fsdp_config.") for name in draft.config)
+    words, file = draft.get("fsdp", ""), draft.get("fsdp_config")
+    fsdp = words or file or any(name.startswith("fsdp_config.") for name in draft.config)
     wants_fsdp2 = (
         draft.run["train"].get("optimizer") == "adamw_8bit"
         or draft.run.get("adapter", {}).get("quantize_base") is not None
     )
-    if config and not stage:
+    if "fp8" in Path(config).name:
+        draft.refused["deepspeed"] = "no such quantization as FP8"
+    elif config and not stage:
         draft.refused["deepspeed"] = (
             "the name of the file doesn't tell the stage of ZeRO (zero2, ds_z3)"
         )
@@ -179,7 +214,29 @@ def _shards(draft: Draft) -> None:
         _fsdp(draft)
 
 
+def _named(config: Mapping[str, Any]) -> str:
+    """The usual name of a file with this config of DeepSpeed."""
+    zero = dict(config.get("zero_optimization", {}))
+    both = {name: dict(zero.get(f"offload_{name}") or {}) for name in ("optimizer", "param")}
+    places = {name: str(part.get("device", "none")) for name, part in both.items()}
+    name = f"zero{zero.get('stage', 0)}" + ("_fp8" if "fp8" in config else "")
+    match [places["optimizer"] != "none", places["param"] != "none"]:
+        case [True, _]:
+            return f"{name}_offload"
+        case [False, True]:
+            return f"{name}_offload_params"
+    return name
+
+
 def _fsdp(draft: Draft) -> None:
+    if draft.get("fsdp_config"):
+        draft.refused["fsdp_config"] = "a file, which isn't read; write its settings here"
+    # Transformers' earlier form: `full_shard auto_wrap offload`.
+    words = str(draft.get("fsdp", ""))
+    if "offload" in words:
+        draft.put("train.fsdp2.cpu_offload", True)
+    if "shard_grad_op" in words:
+        draft.put("train.fsdp2.reshard_after_forward", False)
     for prefix in ("fsdp_config.", "fsdp_config.fsdp_"):
         if draft.get(f"{prefix}offload_params"):
             draft.put("train.fsdp2.cpu_offload", True)
@@ -194,6 +251,14 @@ def _fsdp(draft: Draft) -> None:
             draft.refused[f"{prefix}sharding_strategy"] = f"{kind}: only FULL_SHARD, SHARD_GRAD_OP"
 
 
+def ray_workers(draft: Draft, are_used: bool) -> None:
+    """Ray's workers are the GPUs, each with a batch of its own."""
+    workers = draft.number("ray_num_workers", 1) or 1
+    if are_used and workers > 1:
+        draft.gpus = int(workers)
+        draft.same["ray_num_workers"] = f"batches are those of {workers:g} GPUs; see ray"
+
+
 def held_out(draft: Draft, key: str) -> float:
     """The share of rows for validation. A number of rows can't be turned into one here."""
     draft.origin["validation_share"] = (key,)
@@ -202,6 +267,24 @@ def held_out(draft: Draft, key: str) -> float:
         return share
     draft.different[key] = f"got {share:g} rows; a share of 0.05 is held out instead"
     return 0.05
+
+
+def same_but_for_place(draft: Draft, others: Sequence[Mapping[str, Any]]) -> bool:
+    """Put the place of rows for validation beside that of the dataset's, if both are alike."""
+    sections = [*draft.datasets.values()]
+    for section in sections:
+        section["validation_share"] = 0.05
+    if len(sections) != 1 or len(others) != 1:
+        return False
+    own, other = sections[0], others[0]
+    shares = {"validation_share", "test_share"}
+    key = "split" if "repo_id" in own else "url" if "url" in own else "path"
+    if any(own.get(name) != other.get(name) for name in {*own, *other} - {key} - shares):
+        return False
+    if key not in other or own[key] == other[key]:
+        return False
+    own[key] = {"train": own[key], "validation": other[key]}
+    return True
 
 
 # Keys of trackers that tracking has too, by the beginnings of their names.
@@ -230,6 +313,7 @@ def _tracking(draft: Draft) -> None:
                 draft.same[key] = "logging; the tracker's environment variables set it up"
         elif tracker:
             draft.off.append(key)
+    trackers += [name for name in _TRACKERS.values() if draft.get(f"use_{name}")]
     if draft.config.get("wandb_mode") == "disabled":
         trackers = [name for name in trackers if name != "wandb"]
     if trackers:
@@ -256,6 +340,9 @@ def _intervals(draft: Draft) -> None:
     """Steps between lines, evaluations and checkpoints."""
     for key in ("logging_steps", "eval_steps", "save_steps", "save_total_limit"):
         number = draft.number(key)
+        total = draft.config.get("max_steps") or 0
+        if number and 0 < number < 1 and float(total) > 0:
+            number = max(1, round(number * float(total)))
         if number and number >= 1:
             draft.put(f"train.{key}", number)
         elif number:
@@ -272,14 +359,15 @@ ADAMW: Sequence[Rule] = (
 # How a run is executed, and what it does from step to step.
 RUNNING: Sequence[Rule] = (
     converts(
-        "deepspeed fsdp fsdp_config.*offload_params fsdp_config.*activation_checkpointing "
-        "fsdp_config.*reshard_after_forward fsdp_config.*sharding_strategy",
+        "deepspeed fsdp fsdp_config fsdp_config.*offload_params "
+        "fsdp_config.*activation_checkpointing fsdp_config.*reshard_after_forward "
+        "fsdp_config.*sharding_strategy",
         "`train.strategy`, `train.fsdp2`, `train.deepspeed` by the name of its file",
         _shards,
     ),
     becomes("seed", "train.seed", 42),
     converts(
-        "report_to wandb_* mlflow_* tensorboard*",
+        "report_to use_wandb use_mlflow use_tensorboard wandb_* mlflow_* tensorboard*",
         "`tracking`, whose project and server are set by environment variables",
         _tracking,
     ),

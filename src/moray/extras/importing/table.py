@@ -1,11 +1,17 @@
 """A table of another tool's keys and what becomes of each, and how it is applied to a config."""
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Literal
+
+import yaml
 
 _OFF: tuple[Any, ...] = (None, False, "", [], {}, 0)
+_NUMBER = re.compile(r"[+-]?[\d.]+(?:e[+-]?\d+)?", re.IGNORECASE)
 REVISION = "FILL-IN"
 
 
@@ -108,37 +114,87 @@ def converts(keys: str, here: str, convert: Callable[[Draft], None]) -> Rule:
     return Rule(tuple(keys.split()), here, lambda draft, present: convert(draft))
 
 
-def no_effect(keys: str, why: str, off: tuple[Any, ...] = ()) -> Rule:
-    """Keys that don't change the result here."""
-    return _note(keys, f"no effect: {why}", "same", why, (*_OFF, *off))
+def no_effect(keys: str, why: str) -> Rule:
+    """Keys that don't change the result here; `key=value` names a default that isn't empty."""
+    return _note(keys, f"no effect: {why}", "same", why)
 
 
 def differs(keys: str, instead: str) -> Rule:
-    """Keys whose counterpart leads to another result."""
+    """Keys whose counterpart leads to another result; `key=value` as in `no_effect`."""
     return _note(keys, f"differs: {instead}", "different", instead)
 
 
 def refused(keys: str, why: str) -> Rule:
-    """Keys without a counterpart."""
+    """Keys without a counterpart; `key=value` as in `no_effect`."""
     return _note(keys, f"refused: {why}", "refused", why)
 
 
-def _note(keys: str, here: str, where: str, text: str, off: tuple[Any, ...] = _OFF) -> Rule:
+def feature(
+    switches: str, settings: str, why: str, where: Literal["different", "refused"] = "refused"
+) -> Rule:
+    """Keys that switch something on that isn't here, and its settings, which are nothing alone."""
+    names, defaults = _names(switches)
+
     def apply(draft: Draft, present: Sequence[str]) -> None:
         for key in present:
-            if draft.config[key] in off:
+            if _is_one_of(key, names) and not _is_off(draft.config[key], key, defaults):
+                getattr(draft, where)[key] = why
+        on = any(key in getattr(draft, where) for key in present)
+        rest = [key for key in present if key not in getattr(draft, where)]
+        if on:
+            draft.read.update(rest)
+        else:
+            draft.off += rest
+
+    label = "differs" if where == "different" else "refused"
+    return Rule((*names, *settings.split()), f"{label}: {why}", apply)
+
+
+def _note(keys: str, here: str, where: str, text: str) -> Rule:
+    names, defaults = _names(keys)
+
+    def apply(draft: Draft, present: Sequence[str]) -> None:
+        for key in present:
+            if _is_off(draft.config[key], key, defaults):
                 draft.off.append(key)
             else:
                 getattr(draft, where)[key] = text
 
-    return Rule(tuple(keys.split()), here, apply)
+    return Rule(names, here, apply)
+
+
+def _names(keys: str) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Names of keys, and the defaults that are written behind them."""
+    words = [word.partition("=") for word in keys.split()]
+    defaults = {name: yaml.safe_load(value) for name, sign, value in words if sign}
+    return tuple(name for name, _, _ in words), defaults
+
+
+def _is_off(value: Any, key: str, defaults: Mapping[str, Any]) -> bool:
+    """Whether a value is the other tool's default, or switches nothing on."""
+    if value is None:
+        return True
+    if key in defaults:
+        return bool(_plain(value) == _plain(defaults[key]))
+    return value in _OFF
+
+
+def _plain(value: Any) -> Any:
+    """A value as it is compared: plain YAML reads `1e-8` as text."""
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        return float(value)
+    return value.lower() if isinstance(value, str) else value
+
+
+def _is_one_of(key: str, names: Sequence[str]) -> bool:
+    return any(fnmatchcase(key, name) for name in names)
 
 
 def apply(rules: Sequence[Rule], draft: Draft) -> None:
     """Apply rules to a draft; a key is its first rule's. Unknown ones are refused, except nulls."""
     rest = [*draft.config]
     for rule in rules:
-        present = [key for key in rest if any(fnmatchcase(key, name) for name in rule.keys)]
+        present = [key for key in rest if _is_one_of(key, rule.keys)]
         rest = [key for key in rest if key not in present]
         draft._converted = tuple(present)
         try:
@@ -152,7 +208,21 @@ def apply(rules: Sequence[Rule], draft: Draft) -> None:
         if draft.config[key] is None:
             draft.off.append(key)
         else:
-            draft.refused[key] = "unknown key"
+            draft.refused[key] = _unknown(key, [name for rule in rules for name in rule.keys])
+
+
+def _unknown(key: str, names: Sequence[str]) -> str:
+    if _is_one_of(key, names):
+        return "nothing with the other keys as they are"
+    near = _near(key, names)
+    return f"unknown key; did you mean {near}?" if near else "unknown key"
+
+
+def _near(key: str, names: Sequence[str]) -> str | None:
+    """The key that is most like one that the other tool doesn't have, or is inside another one."""
+    inside = (name for name in names if name.endswith(f".{key}"))
+    close = get_close_matches(key, [name for name in names if "*" not in name], n=1, cutoff=0.75)
+    return next(inside, None) or next(iter(close), None)
 
 
 def flatten(config: Mapping[str, Any], nested: Sequence[str]) -> dict[str, Any]:
@@ -182,4 +252,15 @@ def markdown(tool: str, rules: Sequence[Rule]) -> Iterator[str]:
     yield f"| {tool} | here |"
     yield "|---|---|"
     for rule in rules:
-        yield f"| {', '.join(f'`{key}`' for key in rule.keys)} | {rule.here} |"
+        yield f"| {', '.join(f'`{key}`' for key in _shown(rule.keys))} | {rule.here} |"
+
+
+def _shown(keys: Sequence[str]) -> Iterator[str]:
+    """Keys, with those that are all inside another one as one entry."""
+    blocks = Counter(key.partition(".")[0] for key in keys if "." in key)
+    shown = (
+        f"{block}.*" if blocks[block] > 6 and inside else key
+        for key in keys
+        for block, _, inside in [key.partition(".")]
+    )
+    return iter(dict.fromkeys(shown))
