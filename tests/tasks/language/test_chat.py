@@ -4,7 +4,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conversations import CALL, CHATML, MARKED, SAID, TALKS, TOOLS, TURNS, Message, conversation
+from conversations import (
+    CALL,
+    CHATML,
+    MARKED,
+    SAID,
+    TALKS,
+    TOOLS,
+    TURNS,
+    Message,
+    chat_tokenizer,
+    conversation,
+)
 from transformers import PreTrainedTokenizerFast
 from turn_templates import QWEN3
 
@@ -250,3 +261,14 @@ def test_a_prompt_has_the_tools_and_ends_before_the_last_of_two_answers(
     prompt, _ = chat(tokenizer, CHATML).prompt(talk)
     assert '"weather"' in prompt
     assert prompt.endswith("<|im_start|>user\n?<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_tags_side_by_side_are_of_one_turn(texts: list[str]) -> None:
+    """As in a template that tags the last turn's end-of-text token by itself."""
+    last = "{% generation %}{{ '<|endoftext|>' }}{% endgeneration %}"
+    tagged = MARKED.replace("{{- '\n' }}\n{%- endfor %}", f"{{%- endfor %}}{last}")
+    assert tagged != MARKED
+    chat = ChatTemplate(chat_tokenizer(texts), tagged, ["<|im_end|>", "<|endoftext|>"])
+    rendered = chat.render(conversation(*TURNS))
+    said = [rendered.text[start:end] for start, end in rendered.spans]
+    assert said == ["2<|im_end|>", "non, 東京 🐍.<|im_end|><|endoftext|>"]

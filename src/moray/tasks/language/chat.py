@@ -162,6 +162,8 @@ class ChatTemplate:
             text, spans = self._render(messages, tools, return_assistant_tokens_mask=True)
             for number in numbers:
                 content_span(render, messages, number, text)  # raises if the message is left out
+            if len(spans) > len(numbers):
+                spans = _joined(spans)
             if len(spans) != len(numbers):
                 raise RowError(
                     f"the chat template marks {len(spans)} assistant turns, "
@@ -354,6 +356,17 @@ class ChatTemplate:
             "add {{ eos_token }} after each assistant message, and before {% endgeneration %} if "
             "the template has it",
         )
+
+
+def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Spans of which those side by side are one, such as a turn's and the last token's."""
+    joined = spans[:1]
+    for start, end in spans[1:]:
+        if start == joined[-1][1]:
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((start, end))
+    return joined
 
 
 def _differs_alone(render: Render, messages: Messages, text: str) -> bool:
