@@ -79,7 +79,7 @@ def _read(answers: NDArray[Any], problem: str, names: Sequence[str]) -> list[Ans
     if problem == REGRESSION:
         return [round(float(one), 4) for one in answers[:, 0]]
     if problem == MULTI:
-        return [[names[place] for place in np.flatnonzero(one > 0)] for one in answers]
+        return [[names[place] for place in np.flatnonzero(one > 0).tolist()] for one in answers]
     return [names[place] for place in answers.argmax(-1)]
 
 

@@ -54,7 +54,7 @@ def losses(
         tensors = {
             key: torch.from_numpy(value[None]).to(model.device) for key, value in inputs.items()
         }
-        label = torch.from_numpy(np.asarray(row["label"])[None])
+        label = torch.from_numpy(np.array(row["label"])[None])
         label = (label if label.is_floating_point() else label.long()).to(model.device)
         if weights is not None and label.is_floating_point():
             # Transformers' own loss has no such weights.
@@ -78,10 +78,10 @@ def figures_of(model: Any, rows: NDArray[np.void], weights: Any, gradient: bool)
     with torch.set_grad_enabled(gradient):
         loss = torch.stack(losses(model, rows, weights)).mean()
     if not gradient:
-        return Figures(float(loss))
+        return Figures(loss.item())
     torch.autograd.backward(loss)
     squares = (p.grad.double().square().sum() for p in model.parameters() if p.grad is not None)
-    return Figures(float(loss), math.sqrt(sum(map(float, squares))))
+    return Figures(loss.item(), math.sqrt(sum(map(float, squares))))
 
 
 def compare_base(

@@ -11,11 +11,9 @@ from moray.corpus.class_labels import similar_names
 from moray.corpus.dataset import Document
 from moray.errors import UserError
 
-SINGLE, MULTI, REGRESSION = (
-    "single_label_classification",
-    "multi_label_classification",
-    "regression",
-)
+SINGLE: ProblemType = "single_label_classification"
+MULTI: ProblemType = "multi_label_classification"
+REGRESSION: ProblemType = "regression"
 # More are hardly classes, and each is kept in memory.
 _MOST_CLASSES = 10_000
 _SHOWN = 5

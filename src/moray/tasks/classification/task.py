@@ -81,7 +81,7 @@ class LabelLoss(LossModule):
         # Of a decoder, which would keep keys and values that nothing asks for.
         model.config.use_cache = False
         self.model, self._problem = model, problem
-        self._weights = weights and torch.tensor(weights)
+        self._weights = None if weights is None else torch.tensor(weights)
 
     def forward(self, batch: TextBatch) -> Tensor:
         """Sum of the losses of the texts, fp32, shape ()."""
