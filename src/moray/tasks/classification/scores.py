@@ -38,8 +38,9 @@ def losses(answers: Array, labels: Array, problem: str) -> Array:
 def scorer(answers: Array, labels: Array, problem: str) -> Scorer:
     """What computes the figures of a model; see `losses` for its arguments."""
     own = losses(answers, labels, problem)
-    make = {SINGLE: _single, MULTI: _multi, REGRESSION: _regression}[problem]
-    others = make(answers, labels)
+    makers: dict[str, Callable[[Array, Array], Scorer]]
+    makers = {SINGLE: _single, MULTI: _multi, REGRESSION: _regression}
+    others = makers[problem](answers, labels)
     return lambda counts: {"loss": float(own @ counts / counts.sum()), **others(counts)}
 
 
