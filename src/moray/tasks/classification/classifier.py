@@ -5,19 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel
+from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
-from moray.errors import UserError, first_line
-from moray.model.folder import LOCAL, whole_model_and_adapters
+from moray.model import classifiers
+from moray.model.folder import whole_model_and_adapters
 from moray.model.load import convert
 
-# What transformers raises for folders that it can't load.
-_FAULTS = (
-    *(OSError, ValueError, ImportError, SafetensorError, StrictDataclassError),
-    *(ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError),
-)
+_WHAT = "texts"
 
 
 def load(
@@ -33,12 +27,7 @@ def load(
     """
     whole, adapters = whole_model_and_adapters(folder)
     model, report = load_incomplete(whole, None, torch.float32 if adapters else dtype)
-    if missing := sorted(report["missing_keys"]):
-        raise UserError(
-            str(folder),
-            f"{len(missing)} weights are missing, e.g. {missing[0]}",
-            "use the folder of a complete model that classifies texts",
-        )
+    classifiers.check_complete(folder, sorted(report["missing_keys"]), _WHAT)
     if adapters:
         # Importing PEFT takes a while.
         from moray.model.adapter import merged
@@ -52,24 +41,9 @@ def load(
 def load_incomplete(
     folder: Path, config: Any, dtype: torch.dtype
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """Load a model that may lack weights, which are random then; and which ones.
-
-    Raises:
-        UserError: if transformers can't load the folder as a model that classifies texts.
-    """
-    try:
-        model, report = AutoModelForSequenceClassification.from_pretrained(
-            folder,
-            config=config,
-            dtype=dtype,
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-            use_safetensors=True,
-            **LOCAL,
-        )
-    except _FAULTS as error:
-        raise _no_model(folder, error) from error
-    return model, report
+    """See `classifiers.load_incomplete`."""
+    auto = AutoModelForSequenceClassification
+    return classifiers.load_incomplete(auto, folder, dtype, _WHAT, config)
 
 
 def empty(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
@@ -80,46 +54,25 @@ def empty(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
 
 
 def built(config: Any, folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """The model of a config, as its architecture initialises it.
-
-    Raises:
-        UserError: if transformers has none that classifies texts.
-    """
-    try:
-        model: PreTrainedModel = AutoModelForSequenceClassification.from_config(config, dtype=dtype)
-    except _FAULTS as error:
-        raise _no_model(folder, error) from error
-    return model
+    """See `classifiers.built`."""
+    return classifiers.built(AutoModelForSequenceClassification, config, folder, dtype, _WHAT)
 
 
 def config_of(folder: Path) -> Any:
     """The config of the model in a folder, or of the base of its adapter."""
-    try:
-        return AutoConfig.from_pretrained(whole_model_and_adapters(folder)[0], **LOCAL)
-    except _FAULTS as error:
-        raise _no_model(folder, error) from error
+    return classifiers.config_of(whole_model_and_adapters(folder)[0], _WHAT)
 
 
 def names_of(config: Any) -> list[str]:
     """The names of a model's classes, in order; numbers where transformers made up names."""
-    names: dict[int, str] = config.id2label or {}
-    return [str(names[number]).removeprefix("LABEL_") for number in sorted(names)]
+    return [str(name).removeprefix("LABEL_") for name in classifiers.names_of(config)]
 
 
 def set_labels(config: Any, problem_type: str, names: Sequence[str]) -> None:
     """Write a problem into a model's config, and the names of its classes in their order."""
     config.problem_type = problem_type
     if names:
-        config.id2label = dict(enumerate(names))
-        config.label2id = {name: number for number, name in enumerate(names)}
+        for key, value in classifiers.labels(names).items():
+            setattr(config, key, value)
     else:
         config.num_labels = 1
-
-
-def _no_model(folder: Path, error: Exception) -> UserError:
-    cause = error.__cause__ if isinstance(error, StrictDataclassError) else None
-    return UserError(
-        str(folder),
-        f"can't load a model that classifies texts ({first_line(cause or error)})",
-        "check the folder, or choose another model",
-    )
