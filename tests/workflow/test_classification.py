@@ -36,7 +36,8 @@ def test_a_run_goes_from_texts_and_labels_to_the_report(
         load_file(fresh.folder / folder / "model.safetensors")
         for folder in ("data/bert", "results/models/bert")
     )
-    assert {key for key in given if not torch.equal(given[key], made[key])} == {"classifier.weight"}
+    # Its classes have no names, so they are the numbers of the labels.
+    assert all(torch.equal(value, made[key]) for key, value in given.items())
     runs = {name: fresh.folder / "results/runs" / name for name in ("alone", "both")}
     scores = json.loads((runs["alone"] / "eval.json").read_text())
     base, tuned = (scores[name]["accuracy"] for name in ("base", "tuned"))
@@ -74,5 +75,5 @@ def test_the_overlay_tells_which_module_a_function_is_from(fresh: Project) -> No
         sample = json.loads(line)
         # The pipeline doesn't cut texts by itself.
         assert (
-            classify(sample["text"], truncation=True, max_length=128)[0]["label"] == sample["tuned"]
+            classify(sample["text"], truncation=True, max_length=64)[0]["label"] == sample["tuned"]
         )

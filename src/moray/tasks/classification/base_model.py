@@ -61,9 +61,9 @@ def make(output: Path, cfg: dict[str, Any], source: Path | None, dataset: Path) 
             model, is_new = built(config, output), True
         else:
             model, is_new = _with_head(output, config, are_own)
-    if is_new:
-        classes = f"{len(names)} classes" if names else "a number"
-        say(f"model {output.name}: new output layer for {classes}")
+    classes = f"{len(names)} classes" if names else "a number"
+    kept = "new output layer for" if is_new else "its output layer is kept, for the same"
+    say(f"model {output.name}: {kept} {classes}")
     # Nothing stays of what belongs to other classes.
     model.eval().save_pretrained(new_folder(output))
     tokenizer.save_pretrained(output)
