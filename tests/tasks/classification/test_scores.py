@@ -82,7 +82,8 @@ def test_figures_of_several_labels_are_those_of_scikit_learn(seed: int) -> None:
             rel=1e-6,
         )
         of_labels = metrics.f1_score(truth, said, average=None)
-        assert f1_of_labels(answers, labels)(counts) == pytest.approx(of_labels)
+        found = f1_of_labels(answers, labels, "abcd")(counts)
+        assert found == pytest.approx(dict(zip("abcd", of_labels, strict=True)))
 
 
 @pytest.mark.parametrize("seed", range(3))

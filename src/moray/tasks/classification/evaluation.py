@@ -33,7 +33,7 @@ from moray.rows.store import Rows, StoredRows, groups_of
 from moray.tasks.classification.base_model import NEW_HEAD
 from moray.tasks.classification.classifier import load
 from moray.tasks.classification.proofs import TOKENS, mean_loss
-from moray.tasks.classification.scores import f1_of_labels, losses, scorer
+from moray.tasks.classification.scores import Scorer, f1_of_labels, losses, scorer
 from moray.tasks.classification.survey import MULTI, REGRESSION, SINGLE
 from moray.tasks.classification.task import make_batch
 from moray.workers.entry import Worker
@@ -88,7 +88,7 @@ def evaluation(
     units = np.unique(units, return_inverse=True)[1]
     samples, confidence = cfg["bootstrap_samples"], cfg["confidence"]
 
-    def resample(measure: Any) -> BootstrapFigures:
+    def resample(measure: Scorer) -> BootstrapFigures:
         return resampled(lambda counts: measure(counts[units]), int(units.max()) + 1, samples)
 
     def scores(results: list[dict[str, Answers]]) -> dict[str, Any]:
@@ -116,12 +116,7 @@ def evaluation(
     def by_label(answers: Mapping[str, NDArray[np.float32]]) -> dict[str, Any]:
         """The F1 of each label with its interval, and the number of texts that have it."""
         before, after = (
-            resample(
-                lambda counts, of=of: dict(
-                    zip(names, f1_of_labels(answers[of], labels)(counts).tolist(), strict=True)
-                )
-            )
-            for of in ("base", "tuned")
+            resample(f1_of_labels(answers[of], labels, names)) for of in ("base", "tuned")
         )
         counts = (labels > 0).sum(0).tolist()
         return {

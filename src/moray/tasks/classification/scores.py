@@ -4,7 +4,7 @@ A resample of a test set counts some of its texts twice and others not at all, s
 of counts. Each equals that of scikit-learn or SciPy on texts that are repeated so often.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -80,10 +80,15 @@ def _multi(answers: Array, labels: Array) -> Scorer:
     return figures
 
 
-def f1_of_labels(answers: Array, labels: Array) -> Callable[[Array], Array]:
-    """What computes the F1 of each class that a text can have, shape (classes,)."""
+def f1_of_labels(answers: Array, labels: Array, names: Sequence[str]) -> Scorer:
+    """What computes the F1 of each class that a text can have, by its name."""
     truth, said = labels > 0, answers > 0
-    return lambda counts: _ratio(2 * (counts @ (truth & said)), counts @ truth + counts @ said)
+
+    def figures(counts: Array) -> dict[str, float]:
+        each = _ratio(2 * (counts @ (truth & said)), counts @ truth + counts @ said)
+        return dict(zip(names, each.tolist(), strict=True))
+
+    return figures
 
 
 def _regression(answers: Array, labels: Array) -> Scorer:
