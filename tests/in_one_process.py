@@ -19,6 +19,8 @@ from moray.stages.download import download
 from moray.stages.evaluate import evaluate
 from moray.stages.export import export
 from moray.stages.finetune import finetune
+from moray.tasks.classification.classify import classify
+from moray.tasks.classification.tokenize_labelled import tokenize_labelled
 from moray.tasks.images.decode import decode
 from moray.tasks.images.predict import predict
 from moray.tasks.language.generate import generate
@@ -48,7 +50,7 @@ def make_all(project: Path, config: dict[str, Any]) -> None:
 
 
 def _make(experiment: Experiment, run: str) -> None:
-    section, images = experiment.runs[run], plan.modality(experiment, run) == "images"
+    section, modality = experiment.runs[run], plan.modality(experiment, run)
     cores = machine.cores()
     folders = {name: RESULTS / "datasets" / name for name in section.datasets}
     base = experiment.base_model(run)
@@ -61,8 +63,10 @@ def _make(experiment: Experiment, run: str) -> None:
     prepared = [Path(folder) for folder in plan.prepared_folders(experiment, run)]
     for (name, folder), output in zip(folders.items(), prepared, strict=True):
         cfg = plan.store_config(experiment, run, name)
-        if images:
+        if modality == "images":
             decode(folder, model, output, cfg)
+        elif modality == "labelled text":
+            tokenize_labelled(folder, model, output, cfg)
         else:
             source = plan.dataset_config(experiment, name)
             tokenize(folder, model, output, cfg, source, plan.dataset_files(experiment, name))
@@ -79,17 +83,20 @@ def _make(experiment: Experiment, run: str) -> None:
     sources = [folder / "manifest.json" for folder in dict.fromkeys(made)]
     sources += [folder / "dataset.json" for folder in folders.values()]
     train, history, tuned = output / "train.json", output / "history.jsonl", output / "model"
-    cfg, modality = plan.export_config(experiment, run), plan.modality(experiment, run)
+    cfg = plan.export_config(experiment, run)
     export(start, train, history, sources, tuned, cfg, modality)
     cfg = plan.evaluate_config(experiment, run)
     evaluate(run, start, tuned, prepared, output / "eval.json", cfg, evaluation)
     execution = layout.evaluation_execution(experiment, run, "generate", cores)
     samples, settings = output / "samples.jsonl", output / "generation.json"
-    if images:
+    rows = [folder / "test.parquet" for folder in folders.values()]
+    if modality == "labelled text":
+        cfg = plan.predict_config(experiment, run)
+        classify(run, start, tuned, prepared[0], rows[0], samples, settings, cfg, execution)
+    elif modality == "images":
         png, svg = output / "predictions.png", output / "predictions.svg"
         cfg = plan.predict_config(experiment, run)
         predict(run, start, tuned, prepared[0], samples, settings, png, svg, cfg, execution)
     else:
-        rows = [folder / "test.parquet" for folder in folders.values()]
         cfg = plan.generate_config(experiment, run)
         generate(run, start, tuned, rows, samples, settings, cfg, execution)

@@ -1,6 +1,7 @@
-"""Tasks that pages of the documentation have whole, added to a copy of the package."""
+"""Tasks that are added to a copy of the package, as a page has them, or removed from it."""
 
 import re
+import shutil
 from pathlib import Path
 
 from project import ROOT, Project
@@ -33,3 +34,21 @@ def _insert(file: Path, behind: str, text: str) -> None:
     whole = file.read_text()
     assert whole.count(behind) == 1
     file.write_text(whole.replace(behind, behind + text))
+
+
+def remove_task(name: str, modality: str, stages: tuple[str, ...], project: Project) -> None:
+    """Remove a task that has a modality of its own: its folder, its rules and its entries."""
+    shutil.rmtree(project.folder / "src/moray/tasks" / name)
+    for stage in stages:
+        (project.folder / f"workflow/rules/{stage}.smk").unlink()
+        (project.folder / f"workflow/scripts/{stage}.py").unlink()
+    file = project.folder / "src/moray/config/tasks.py"
+    code = file.read_text()
+    for entry in (name, modality):
+        table = rf'^    "{entry}": \w+\(\n.*?^    \),\n'
+        code, count = re.subn(table, "", code, flags=re.MULTILINE | re.DOTALL)
+        assert count == (2 if entry == name else 1)
+        # Among the names at the top, in a line with others or in one of its own.
+        code = re.sub(rf'"{entry}", |    "{entry}",\n', "", code)
+    assert f'"{name}"' not in code
+    file.write_text(code)

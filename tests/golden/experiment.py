@@ -55,10 +55,21 @@ EXPERIMENT: dict[str, Any] = {
         },
         "talks": {"source": "files", "path": "data/talks.jsonl", "format": "messages", **SHARES},
         "pairs": {"source": "files", "path": "data/pairs.jsonl", "format": "preference", **SHARES},
+        "ratings": {
+            "source": "files",
+            "path": "data/ratings.jsonl",
+            "format": "classification",
+            **SHARES,
+        },
         "colours": {"source": "image-folder", "path": "data/colours", **SHARES},
     },
     "models": {
         "tiny": {**LLAMA, "tokenizer": {"train_on": "texts", "vocab_size": 300}},
+        "reader": {
+            **LLAMA,
+            "tokenizer": {"train_on": "ratings", "vocab_size": 300},
+            "classes_of": "ratings",
+        },
         "vit": {"source": "scratch-vision", "classes_of": "colours", **VIT},
     },
     "defaults": {
@@ -84,6 +95,7 @@ EXPERIMENT: dict[str, Any] = {
         },
         # From a base, so that a change of all trainings is one of this row too.
         "pairs": {"model": "tiny", "dataset": "pairs"},
+        "ratings": {"model": "reader", "dataset": "ratings"},
         "colours": {
             "model": "vit",
             "dataset": "colours",
@@ -112,6 +124,9 @@ def write_data(folder: Path) -> None:
         "answers": [{"prompt": text(8), "completion": text(12)} for _ in range(60)],
         "talks": [{"messages": talk} for talk in talks],
         "pairs": [{"prompt": text(4), "chosen": text(6), "rejected": text(6)} for _ in range(60)],
+        "ratings": [
+            {"text": text(9), "label": draw.choice(["bad", "fair", "good"])} for _ in range(60)
+        ],
     }
     folder.mkdir(parents=True)
     for name, lines in rows.items():

@@ -28,15 +28,20 @@ Record = dict[str, Any]
 # What the small runs of a row are made from.
 MADE_FROM: dict[str, tuple[str, ...]] = {
     "base_model images": ("download",),
+    "base_model labelled text": ("download",),
     "base_model text": ("download",),
     "benchmark": ("export text",),
     "choose": ("export text",),
+    "classify": ("export labelled text",),
     "decode": ("base_model images",),
+    "evaluate classification": ("export labelled text",),
     "evaluate images": ("export images",),
     "evaluate language": ("export text",),
     "evaluate preference": ("export text",),
     "export images": ("finetune images",),
+    "export labelled text": ("finetune classification",),
     "export text": ("finetune language", "finetune preference"),
+    "finetune classification": ("tokenize_labelled",),
     "finetune images": ("decode",),
     "finetune language": ("tokenize language",),
     "finetune preference": ("reference",),
@@ -48,6 +53,7 @@ MADE_FROM: dict[str, tuple[str, ...]] = {
     "search": ("tokenize language",),
     "tokenize language": ("base_model text",),
     "tokenize preference": ("base_model text",),
+    "tokenize_labelled": ("base_model labelled text",),
 }
 
 

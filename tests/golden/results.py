@@ -47,6 +47,7 @@ _LEFT_OUT = {"lineage.json", "preview.txt", "proof.json"}
 _RUNS = {
     "language": ("texts", "answers", "talks"),
     "preference": ("pairs",),
+    "classification": ("ratings",),
     "images": ("colours",),
 }
 
@@ -65,10 +66,13 @@ def results(folder: Path, around: bool) -> dict[str, Any]:
     make_all(folder, EXPERIMENT)
     experiment = load_experiment(EXPERIMENT)
     found = {
+        "base_model labelled text": _folder("results/models/reader"),
         "base_model images": _folder("results/models/vit"),
         "base_model text": _folder("results/models/tiny"),
+        "classify": _files("ratings", "samples.jsonl", "generation.json"),
         "decode": _folder(_only(plan.prepared_folders(experiment, "colours"))),
         "download": {name: _folder(f"results/datasets/{name}") for name in EXPERIMENT["datasets"]},
+        "export labelled text": _model("ratings"),
         "export images": _model("colours"),
         "export text": {run: _model(run) for run in ("answers", "talks")},
         "generate": {run: _files(run, "samples.jsonl") for run in ("answers", "talks")},
@@ -79,6 +83,7 @@ def results(folder: Path, around: bool) -> dict[str, Any]:
             for run in _RUNS["language"]
         },
         "tokenize preference": _folder(_only(plan.prepared_folders(experiment, "pairs"))),
+        "tokenize_labelled": _folder(_only(plan.prepared_folders(experiment, "ratings"))),
     }
     for task, runs in _RUNS.items():
         trained = {run: _files(run, "history.jsonl", "train.json") for run in runs}

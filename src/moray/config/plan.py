@@ -343,7 +343,8 @@ def model_files(experiment: Experiment, model: str) -> list[str]:
     """
     section = experiment.models[model]
     if isinstance(section, ScratchModel):
-        return [_description(section.tokenizer.train_on)]
+        named = [section.classes_of] if section.classes_of else []
+        return [_description(name) for name in dict.fromkeys([*named, section.tokenizer.train_on])]
     described = [_description(section.classes_of)] if section.classes_of else []
     if isinstance(section, PathModel):
         if not Path(section.path, "config.json").is_file():

@@ -90,11 +90,18 @@ def _models(experiment: Experiment) -> Iterator[UserError]:
         path = f"models.{name}"
         if isinstance(model, ScratchModel):
             dataset = model.tokenizer.train_on
-            yield from _dataset(experiment, f"{path}.tokenizer.train_on", dataset, ["text"])
+            texts = [name for name, facts in MODALITIES.items() if facts.has_tokens]
+            yield from _dataset(experiment, f"{path}.tokenizer.train_on", dataset, texts)
         for key in MODEL_KEYS:
             if (entry := getattr(model, key, None)) is not None:
-                is_vision = isinstance(model, ScratchVisionModel)
-                expected = ["images"] if is_vision else modalities_of_key(key)
+                expected = modalities_of_key(key)
+                if isinstance(model, ScratchModel | ScratchVisionModel):
+                    has_tokens = isinstance(model, ScratchModel)
+                    expected = [
+                        name for name in expected if MODALITIES[name].has_tokens == has_tokens
+                    ]
+                elif model.random_weights:
+                    expected = [name for name in expected if MODALITIES[name].has_tokens]
                 yield from _dataset(experiment, f"{path}.{key}", entry, expected)
 
 

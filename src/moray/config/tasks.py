@@ -9,9 +9,17 @@ from importlib import import_module
 from types import ModuleType
 from typing import Literal
 
-TaskName = Literal["language", "preference", "images"]
-FormatName = Literal["text", "prompt-completion", "instruction", "messages", "preference", "images"]
-Modality = Literal["text", "images"]
+TaskName = Literal["language", "preference", "classification", "images"]
+FormatName = Literal[
+    "text",
+    "prompt-completion",
+    "instruction",
+    "messages",
+    "preference",
+    "classification",
+    "images",
+]
+Modality = Literal["text", "labelled text", "images"]
 
 # Documents and rows of text: the endings of their files.
 _OF_TEXT = (
@@ -94,6 +102,14 @@ FORMATS: dict[FormatName, Format] = {
         answers=2,
         task="preference",
     ),
+    "classification": Format(
+        "a text, or two, and its label: a word or a number, a list of them, or a number to "
+        "predict; see [classification](classification.md)",
+        {"text": True, "text_pair": False, "label": True},
+        kept=("text", "text_pair", "label"),
+        classes=("label",),
+        task="classification",
+    ),
     "images": Format(
         "an image and its label, in Parquet files or on the hub; see [images](images.md)",
         {"image": True, "label": True},
@@ -150,6 +166,18 @@ MODALITIES: dict[Modality, ModalityFacts] = {
         has_tokens=True,
         data_keys=None,
     ),
+    "labelled text": ModalityFacts(
+        "classification",
+        prepared="results/labelled",
+        sources="language",
+        stages=("tokenize_labelled", "classify"),
+        has_samples=True,
+        has_part=True,
+        has_tokens=True,
+        data_keys=("block_size",),
+        model_key="classes_of",
+        example='"I liked it."',
+    ),
     "images": ModalityFacts(
         "images",
         prepared="results/pixels",
@@ -180,6 +208,8 @@ class TaskFacts:
         has_reference: whether a run can train on its rows with what its start says of them, which
             the stage `reference` stores.
         has_checks: whether it refuses more keys of a run than its modality does.
+        has_survey: whether it learns from the documents of a dataset what it needs to know, by
+            `survey_of` of its module `survey`.
     """
 
     modality: Modality
@@ -190,6 +220,7 @@ class TaskFacts:
     takes_mixtures: bool = False
     has_reference: bool = False
     has_checks: bool = False
+    has_survey: bool = False
 
     @property
     def section_name(self) -> str:
@@ -211,6 +242,13 @@ TASKS: dict[TaskName, TaskFacts] = {
         section_path="preference",
         has_reference=True,
         has_checks=True,
+    ),
+    "classification": TaskFacts(
+        "labelled text",
+        scored="texts",
+        headline="accuracy",
+        section_path="classification",
+        has_survey=True,
     ),
     "images": TaskFacts(
         "images",

@@ -53,7 +53,7 @@ _FORMS = {
 _BRANCHES = {"BySplit", "HubSplits", "RunRef", "bool", "str", "constrained-str", "list[str]"}
 _BRANCHES |= {"BestRef", "tagged-union[RunRef,BestRef]", "WorkerRange", "list[constrained-int]"}
 _BRANCHES |= {"Range", "list", "tagged-union[Range,list[any]]"}
-_BRANCHES |= {"dict[constrained-str,constrained-float]"}
+_BRANCHES |= {"dict[constrained-str,constrained-float]", "dict[str,constrained-float]"}
 _BRANCHES |= {"constrained-int", "[key]", "constrained-float"}
 
 # In these sections, pydantic puts the source of an entry after its name. A source can have the same

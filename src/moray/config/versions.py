@@ -11,17 +11,22 @@ from moray.provenance.edits import edits_of
 # By stage, and by task, modality, source or metric where they differ.
 RESULTS = {
     "base_model images": 1,
+    "base_model labelled text": 1,
     "base_model text": 1,
     "benchmark": 1,
     "card": 1,
     "choose": 1,
+    "classify": 1,
     "decode": 1,
     "download": 1,
+    "evaluate classification": 1,
     "evaluate images": 1,
     "evaluate language": 1,
     "evaluate preference": 1,
     "export images": 1,
+    "export labelled text": 1,
     "export text": 1,
+    "finetune classification": 1,
     "finetune images": 1,
     "finetune language": 1,
     "finetune preference": 1,
@@ -35,6 +40,7 @@ RESULTS = {
     "smoke_test": 1,
     "tokenize language": 1,
     "tokenize preference": 1,
+    "tokenize_labelled": 1,
     "track": 1,
 }
 

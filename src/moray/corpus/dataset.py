@@ -24,6 +24,8 @@ _GROUP_BYTES = 4 * 2**20
 class Document(TypedDict, total=False):
     """A row: `text`; `prompt` and `completion`; `messages` with `tools`; a pair; or an image.
 
+    A text can have a label, and a second text beside it. Several labels are a list, as JSON.
+
     A pair is `prompt`, `chosen` and `rejected` as text. If it has no `prompt`, both answers are
     whole conversations like `messages`, in which only the answers are trained on.
 
@@ -34,6 +36,7 @@ class Document(TypedDict, total=False):
     """
 
     text: str
+    text_pair: str | None
     prompt: str
     completion: str
     messages: str
@@ -57,7 +60,7 @@ def content(document: Document) -> str:
         # Each byte becomes the character of the same number.
         return document["image"].decode("latin-1")
     if "text" in document:
-        return document["text"]
+        return "\0".join(filter(None, (document["text"], document.get("text_pair"))))
     if "chosen" in document:
         parts = (document.get("prompt"), document["chosen"], document["rejected"])
         return "\0".join(part or "" for part in (*parts, document["tools"]))
@@ -96,7 +99,9 @@ def plain_text(document: Document) -> str:
         return "\n".join(map(plain_text, halves(document)))
     if "messages" in document:
         return "\n".join(message["content"] or "" for message in messages_of(document))
-    return document.get("text") or document.get("prompt", "") + document.get("completion", "")
+    if "text" in document:
+        return "\n".join(filter(None, (document["text"], document.get("text_pair"))))
+    return document.get("prompt", "") + document.get("completion", "")
 
 
 def messages_of(document: Document) -> list[dict[str, Any]]:

@@ -8,13 +8,13 @@ is removed after the documents were read. It returns an `OpenSource`.
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
 from moray.config.schema.datasets import Dataset
-from moray.config.tasks import source_module
+from moray.config.tasks import FORMATS, TASKS, module_of, source_module
 from moray.corpus.bad_rows import BadRows
 from moray.corpus.columns import Columns
 from moray.corpus.dataset import Document
@@ -88,4 +88,7 @@ def open_source(
     # By name, so that the other sources aren't imported.
     source = import_module(source_module(section.source, section.format))
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
-        yield source.open_source(section, files, Path(temporary))
+        opened = source.open_source(section, files, Path(temporary))
+        if TASKS[task := FORMATS[section.format].task].has_survey:
+            opened = replace(opened, survey=module_of(task, "survey").survey_of(section))
+        yield opened

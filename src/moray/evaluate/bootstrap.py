@@ -19,6 +19,10 @@ Figures = Callable[[NDArray[Any]], dict[str, float]]
 _MIN_UNITS = 5
 
 
+Measure = Callable[[NDArray[Any]], dict[str, float]]
+"""Computes figures from how often each unit counts, shape (units,)."""
+
+
 @dataclass(frozen=True)
 class BootstrapFigures:
     """The figures of a model, and of each resample, shape (resamples,); NaN where it has none."""
@@ -99,6 +103,15 @@ def compare_means(
         first, second, lambda sums: {"mean": float(sums[0] / sums[1])}, samples, confidence
     )
     return {"samples": len(base)} | {name: figures["mean"] for name, figures in comparison.items()}
+
+
+def resampled(measure: Measure, units: int, samples: int) -> BootstrapFigures:
+    """Figures that no sums have, such as of ranks, and those of each resample of the units."""
+    values = measure(np.ones(units, np.int64))
+    resamples = [measure(np.bincount(drawn, minlength=units)) for drawn in draws(units, samples)]
+    return BootstrapFigures(
+        values, {name: np.array([one[name] for one in resamples]) for name in values}
+    )
 
 
 def with_intervals(

@@ -1,6 +1,6 @@
 """Classifiers of any modality: compare what two say about held-out rows, each with a label."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from moray.evaluate.bootstrap import compare, sums_of_units, units_to_resample
+from moray.evaluate.driver import start_evaluation_workers
 from moray.evaluate.worker import (
     Evaluation,
     EvaluationJob,
@@ -30,10 +31,14 @@ from moray.workers.entry import Worker
 from moray.workers.memory import split_on_out_of_memory
 
 # Rows that are compared with plain transformers.
-_COMPARED = 16
+COMPARED = 16
 
 Answers = dict[int, NDArray[np.float32]]
 """Log-probabilities of the classes, by the number of the row in its split."""
+
+
+def _log_probabilities(logits: Tensor) -> Tensor:
+    return logits.log_softmax(-1)
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,7 @@ class Classifier:
         logits: those of rows, shape (rows, classes), by a model and the manifest of their store.
         plain_loss: the mean loss of rows, by plain transformers with the model of a folder in fp32.
         tokens: a row takes a model about as much as so many tokens take a language model.
+        answers: what is kept of logits; by default, log-probabilities of the classes.
     """
 
     unit: str
@@ -55,6 +61,7 @@ class Classifier:
     logits: Callable[[PreTrainedModel, Rows, dict[str, Any]], Tensor]
     plain_loss: Callable[[Path, Rows, torch.device], float]
     tokens: int
+    answers: Callable[[Tensor], Tensor] = _log_probabilities
 
 
 def classify_on_worker(
@@ -73,7 +80,7 @@ def classify_on_worker(
     def answers(model: PreTrainedModel) -> Answers:
         def classify(some: Sequence[int]) -> list[NDArray[np.float32]]:
             logits = classifier.logits(model, split.rows[list(some)], manifest).float()
-            return list(torch.log_softmax(logits, -1).cpu().numpy())
+            return list(classifier.answers(logits).cpu().numpy())
 
         by_number: Answers = {}
         for batch in own_batches(numbers, job, worker):
@@ -123,29 +130,18 @@ def evaluation_of(
             "resampled": name,
             **compare(before, after, _figures, samples, confidence),
             "by_class": {
-                of: _by_class(answers, labels, names, unit)
+                of: by_class(answers, labels, names, unit)
                 for of, answers in (("base", base), ("tuned", tuned))
             },
         }
 
     def proof(results: list[dict[str, Answers]], seconds: float) -> Iterator[Comparison]:
-        few = rows_to_classify(split, cfg["max_documents"])[:_COMPARED]
-        for name, folder in models.items():
-            what = f"loss of {name} on held-out {unit}"
-            few = few[: num_rows_affordable(folder, seconds, classifier.tokens, len(models))]
-            if not len(few):
-                yield Comparison(what, skipped=TOO_LARGE)
-                continue
-            answers = collect_answers([result[name] for result in results])[: len(few)]
-            losses = -answers[np.arange(len(few)), labels[: len(few)]].astype(np.float64)
-            yield Comparison(
-                what,
-                float(losses.mean()),
-                classifier.plain_loss(folder, split.rows[few], torch.device("cpu")),
-                transformers_version(),
-                len(few),
-                ROUNDED if may_be_bf16(cfg["precision"]) else 1e-4,
-            )
+        def loss(answers: NDArray[np.float32]) -> float:
+            nll = -answers[np.arange(len(answers)), labels[: len(answers)]]
+            return float(nll.astype(np.float64).mean())
+
+        rows = split.rows[numbers[:COMPARED]]
+        return compare_losses(classifier, models, rows, results, loss, seconds, cfg["precision"])
 
     return Evaluation(
         figures=("accuracy",),
@@ -156,6 +152,58 @@ def evaluation_of(
         scores=scores,
         proof=proof,
     )
+
+
+def compare_losses(
+    classifier: Classifier,
+    models: Mapping[str, Path],
+    rows: Rows,
+    results: Sequence[Mapping[str, Answers]],
+    loss: Callable[[NDArray[np.float32]], float],
+    seconds: float,
+    precision: str,
+) -> Iterator[Comparison]:
+    """Compare the loss of the first rows with plain transformers', for each model.
+
+    Args:
+        rows: those to compare at most.
+        loss: the mean loss of the first rows, by their answers.
+        seconds: that classifying took.
+        precision: that of the `evaluate` section.
+    """
+    for name, folder in models.items():
+        what = f"loss of {name} on held-out {classifier.unit}"
+        rows = rows[: num_rows_affordable(folder, seconds, classifier.tokens, len(models))]
+        if not len(rows):
+            yield Comparison(what, skipped=TOO_LARGE)
+            continue
+        answers = collect_answers([result[name] for result in results])[: len(rows)]
+        yield Comparison(
+            what,
+            loss(answers),
+            classifier.plain_loss(folder, rows, torch.device("cpu")),
+            transformers_version(),
+            len(rows),
+            ROUNDED if may_be_bf16(precision) else 1e-4,
+        )
+
+
+def answers_for_samples(
+    classifier: Classifier,
+    run: str,
+    models: Mapping[str, Path],
+    store: Path,
+    output: Path,
+    cfg: dict[str, Any],
+    execution: dict[str, Any],
+) -> dict[str, NDArray[np.float32]]:
+    """The answers of models for as many test rows as there are samples, by the models' names."""
+    count = len(rows_to_classify(StoredRows(store, "test"), cfg["num_samples"]))
+    with start_evaluation_workers("generate", run, output, cfg, execution) as workers:
+        classify = partial(classify_on_worker, classifier=classifier, max_rows=cfg["num_samples"])
+        folders = {name: folder.absolute() for name, folder in models.items()}
+        results = workers.run(classify, folders, (store.absolute(),), count)
+    return {name: collect_answers([result[name] for result in results]) for name in models}
 
 
 def _sums(answers: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -170,7 +218,7 @@ def _figures(sums: NDArray[np.float64]) -> dict[str, float]:
     return {"loss": nll / rows, "accuracy": correct / rows}
 
 
-def _by_class(
+def by_class(
     answers: NDArray[np.float32], labels: NDArray[np.int64], names: list[str], unit: str
 ) -> dict[str, Any]:
     """How a model does on each class.

@@ -96,6 +96,8 @@ def hook_saved(model: PreTrainedModel, hooks: Callable[[], AbstractContextManage
 
 def freeze_unused(model: PreTrainedModel) -> None:
     """Freeze what text doesn't pass in a language model, such as the tower of one for images."""
+    if model.get_output_embeddings() is None:
+        return
     passed = (decoder_of(model), model.get_input_embeddings(), model.get_output_embeddings())
     used = {id(parameter) for module in passed for parameter in module.parameters()}
     for parameter in model.parameters():

@@ -55,7 +55,7 @@ def lora_config(model: PreTrainedModel, settings: Adapter) -> "LoraConfig":
     from peft import LoraConfig
     from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
 
-    ids = getattr(model.config, NEW_TOKENS, None)
+    ids, heads = getattr(model.config, NEW_TOKENS, None), _heads(model)
     targets, parameters = settings.target_modules, dict[str, int]()
     if not isinstance(targets, str):
         parameters = _experts(model, targets)
@@ -63,6 +63,9 @@ def lora_config(model: PreTrainedModel, settings: Adapter) -> "LoraConfig":
             name for name in targets if name not in _LAYERS_OF_EXPERTS or _layers(model, name)
         ]
         _check_names(model, targets)
+    left_out = _in_heads(model, heads)
+    if isinstance(targets, str):
+        left_out = [*_not_adapted(model), *left_out]
     config = LoraConfig(
         r=settings.rank,
         lora_alpha=settings.alpha,
@@ -72,12 +75,13 @@ def lora_config(model: PreTrainedModel, settings: Adapter) -> "LoraConfig":
         alpha_pattern={
             _pattern(name): settings.alpha * n for name, n in parameters.items() if n > 1
         },
-        exclude_modules=_not_adapted(model) or None if isinstance(targets, str) else None,
+        exclude_modules=left_out or None,
+        modules_to_save=heads or None,
         use_rslora=settings.use_rslora,
         lora_dropout=settings.dropout,
         use_dora=settings.use_dora,
         trainable_token_indices=dict.fromkeys(_embeddings(model), ids) if ids else None,
-        task_type="CAUSAL_LM",
+        task_type="SEQ_CLS" if heads else "CAUSAL_LM",
     )
     try:
         # What PEFT does with it later, too: then, nothing is left to convert.
@@ -176,7 +180,8 @@ def _check_experts(model: PreTrainedModel, settings: Adapter, config: "LoraConfi
 def _check_names(model: PreTrainedModel, names: Iterable[str]) -> None:
     modules = dict(model.named_modules())
     both = model.get_input_embeddings(), model.get_output_embeddings()
-    tied = both if both[0].weight is both[1].weight else ()
+    is_tied = both[1] is not None and both[0].weight is both[1].weight
+    tied = both if is_tied else ()
     for name in names:
         found = _layers(model, name)
         if not found:
@@ -210,6 +215,30 @@ def _not_adapted(model: PreTrainedModel) -> list[str]:
         if isinstance(module, nn.Linear)
     ]
     return [*routers, *_NOT_CALLED.get(model.config.get_text_config().model_type, ())]
+
+
+def _heads(model: PreTrainedModel) -> list[str]:
+    """The names of the layers behind the body of a model that isn't a language model.
+
+    They are new mostly, so an adapter trains and keeps them whole.
+    """
+    if model.get_output_embeddings() is not None:
+        return []
+    children = model.named_children()
+    return [
+        name
+        for name, child in children
+        if name != model.base_model_prefix and any(True for _ in child.parameters())
+    ]
+
+
+def _in_heads(model: PreTrainedModel, heads: list[str]) -> list[str]:
+    """The linear layers that are in such a layer, or are it."""
+    return [
+        path
+        for path, module in model.named_modules()
+        if isinstance(module, nn.Linear) and path.partition(".")[0] in heads
+    ]
 
 
 def _embeddings(model: PreTrainedModel) -> list[str]:

@@ -76,7 +76,7 @@ def more_is_better(metric: str) -> bool:
 def _row(facts: dict[str, Any], scores: dict[str, Any] | None) -> Row:
     if scores is None or facts["task"] not in TASKS:
         return Row(facts)
-    metric = TASKS[facts["task"]].headline
+    metric = scores.get("headline", TASKS[facts["task"]].headline)
     outcome = verdict(metric, scores["difference"][metric])
     return Row(facts, metric, scores["base"][metric], scores["tuned"][metric], outcome)
 

@@ -76,9 +76,13 @@ def download(
             "duplicates": duplicates,
             "blanks": blanks,
         }
-        facts = survey.facts if survey else partial(_facts, source)
         description = write_dataset(
-            output, documents, section.format, origin, facts, source.keeps_groups
+            output,
+            documents,
+            section.format,
+            origin,
+            partial(_facts, source),
+            source.keeps_groups,
         )
         valid = sum(part["rows"] for part in description["splits"].values())
         valid += duplicates.total() + blanks.total()
@@ -140,9 +144,12 @@ def download(
 
 
 def _facts(source: OpenSource) -> dict[str, Any]:
-    """Bad rows, and columns that aren't used."""
+    """What the task learnt; of tables, bad rows and columns that aren't used."""
+    learnt = source.survey.facts() if source.survey else {}
+    if source.survey and not source.columns:
+        return learnt
     unused = source.columns.unused() if source.columns else []
-    return source.bad_rows.facts() | ({"unused_columns": unused} if unused else {})
+    return learnt | source.bad_rows.facts() | ({"unused_columns": unused} if unused else {})
 
 
 def _place(split: str, files: Mapping[str, Any], name: str) -> str:

@@ -1,5 +1,6 @@
 """What a plan says against what PyTorch's allocator gives to a real step on the CPU."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from present import needs
 from torch.profiler import ProfilerActivity, profile
 from transformers import (
     AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    BertConfig,
     Gemma2Config,
     GPT2Config,
     LlamaConfig,
@@ -17,6 +20,7 @@ from transformers import (
 )
 
 from moray.config.schema.train import Adapter, Train
+from moray.config.tasks import module_of
 from moray.extras.memory_plan.demand import Demand, Setup
 from moray.model.adapter import add_adapter
 from moray.model.load import load_model
@@ -26,6 +30,7 @@ from moray.tasks.language.rows import FIRST, TRAINED, row_type
 from moray.train.optimizer import as_saved
 from moray.train.step import gradients
 from moray.train.strategies import make_strategy
+from moray.train.task import Batch, LossModule
 from moray.workers.entry import Worker
 
 TOKENS, VOCABULARY = 128, 1000
@@ -48,6 +53,7 @@ LLAMA = LlamaConfig(
     vocab_size=VOCABULARY,
     max_position_embeddings=TOKENS,
 )
+BERT = BertConfig(**{key: LLAMA.to_dict()[key] for key in SHARED - {"num_key_value_heads"}})
 # A width at which weights count for as much as activations.
 WIDE = LlamaConfig(**{**LLAMA.to_diff_dict(), "hidden_size": 256, "intermediate_size": 688})
 # Logits with a cap, which are computed all at once.
@@ -95,12 +101,17 @@ def held_by_a_step(
     if settings.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     module = TokenLoss(model, has_plain_head(model))
+    batches = [batch(rows) for _ in range(settings.global_batch_size // rows)]
+    return held_by(module, batches, settings, worker)
+
+
+def held_by(module: LossModule, batches: Sequence[Batch], settings: Train, worker: Worker) -> float:
+    """The same of a module and the batches of a step."""
     module.train()
     strategy = make_strategy(settings, worker)
     strategy.wrap(module)
     tensors = [*module.parameters(), *map(as_saved, strategy.state().values())]
     held = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in tensors}
-    batches = [batch(rows) for _ in range(settings.global_batch_size // rows)]
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         gradients(strategy, batches, 1.0, settings, worker)
         strategy.step(1e-4)
@@ -127,3 +138,26 @@ def test_a_plan_is_within_a_tenth_of_what_a_step_takes(
     held = held_by_a_step(tmp_path, settings, adapter, rows, alone)
     setup = Setup("models.m", tmp_path, TOKENS, settings, adapter, workers=1, device="cpu")
     assert Demand(setup).total(rows) == pytest.approx(held, rel=0.1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("adapter", [None, Adapter(rank=4)])
+@pytest.mark.parametrize("config", [BERT, LLAMA], ids=lambda config: config.model_type)
+def test_a_plan_of_labelled_texts_is_too(
+    config: PreTrainedConfig, adapter: Adapter | None, tmp_path: Path, alone: Worker
+) -> None:
+    config.pad_token_id = 0
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path)
+    settings = Train(compile=False, precision="fp32", global_batch_size=4, micro_batch_size=4)
+    own = module_of("classification", "planned")
+    model = module_of("classification", "classifier").load(tmp_path)
+    if adapter:
+        add_adapter(model, adapter, seed=0)
+    batch = own.batch(4, TOKENS)
+    # Without any padding, transformers leaves out the mask.
+    batch.mask[0, -1] = 0
+    held = held_by(own.loss_module(model), [batch], settings, alone)
+    setup = Setup(
+        "models.m", tmp_path, TOKENS, settings, adapter, 1, device="cpu", task="classification"
+    )
+    assert Demand(setup).total(4) == pytest.approx(held, rel=0.1)

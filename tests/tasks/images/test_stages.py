@@ -32,13 +32,14 @@ from moray.config.schema.sections import Evaluate, Ray
 from moray.config.schema.train import Train
 from moray.corpus.dataset import read_documents
 from moray.errors import UserError
+from moray.model.classifiers import names_of
 from moray.provenance.manifest import read_manifest, sha256_file
 from moray.rows.store import StoredRows
 from moray.stages.base_model import base_model
 from moray.stages.download import download
 from moray.stages.evaluate import evaluate
 from moray.stages.export import export
-from moray.tasks.images.classifier import load_classifier, names_of
+from moray.tasks.images.classifier import load_classifier
 from moray.tasks.images.decode import decode
 from moray.tasks.images.evaluation import evaluation
 from moray.tasks.images.image_files import as_png

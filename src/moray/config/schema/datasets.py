@@ -23,6 +23,7 @@ from moray.errors import UserError
 from moray.provenance.contents import contents_of
 
 Paths = str | Annotated[list[str], Field(min_length=1)]
+ProblemType = Literal["single_label_classification", "multi_label_classification", "regression"]
 
 # Also matches in chained URLs. Keys of object stores may contain a slash; a port is not a secret.
 CREDENTIALS = re.compile(r"://(?:[^/?#]*@|[^/?#@:]*:(?!:|\d*(?:[/?#]|$))[^@]*@)")
@@ -68,11 +69,12 @@ class PythonStdlib(Source):
     """The standard library of the running Python: real code that is on every machine."""
 
     source: Literal["python-stdlib"] = Field(description="Selects this source.")
-    format: Literal["text", "prompt-completion", "preference"] = Field(
+    format: Literal["text", "prompt-completion", "preference", "classification"] = Field(
         "text",
         description="`text`: whole modules. `prompt-completion`: functions; signature and "
         "docstring are the prompt, the body is the completion. `preference`: the same prompts; "
-        "the body is the chosen answer, that of another function of the module the rejected one.",
+        "the body is the chosen answer, that of another function of the module the rejected one. "
+        "`classification`: functions of modules that have 100 or more; the label is the module.",
     )
     validation_share: Fraction = Field(
         0.05, description="Share of the modules in the validation split."
@@ -146,6 +148,12 @@ class _Table(Source):
         "`drop`: leave them out, and say how many there are and where the first is, for each "
         "reason; if they are more than 1 %, stop.",
     )
+    problem_type: ProblemType | None = added(
+        None,
+        description="What labels are, by transformers' names. By default, the data decide: lists "
+        "are `multi_label_classification`, numbers of which some have a fraction `regression`, "
+        "and all else `single_label_classification`.",
+    )
     split_by: Literal["hash", "tail"] = Field(
         "hash",
         description="`hash`: assign each document by its hash, so that documents keep their "
@@ -175,6 +183,11 @@ class _Table(Source):
         if self.bad_rows == "drop" and self.format == "images":
             raise ValueError(
                 "bad_rows: drop doesn't work for format: images; remove it, and the bad images"
+            )
+        if self.problem_type and self.format != "classification":
+            raise ValueError(
+                f"problem_type: only for format: classification, got format: {self.format}; remove "
+                "it or change the format"
             )
         if self.system is not None and not FORMATS[self.format].chat:
             raise ValueError(

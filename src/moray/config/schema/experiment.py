@@ -27,7 +27,7 @@ from moray.config.schema.sections import (
     Generate,
     Ray,
 )
-from moray.config.schema.train import Adapter, Preference, Train
+from moray.config.schema.train import Adapter, Classification, Preference, Train
 
 DottedKey = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$")]
 Seeds = Annotated[list[Seed], Field(min_length=1)]
@@ -155,6 +155,9 @@ class Sections(Section):
     )
     preference: Preference = Field(
         Preference(), description="The loss of runs on pairs of answers."
+    )
+    classification: Classification = Field(
+        Classification(), description="The loss of runs on texts with labels."
     )
     ray: Ray = Field(Ray(), description="Where the training runs, and on how many workers.")
     export: Export = Field(Export(), description="How the trained model is exported.")

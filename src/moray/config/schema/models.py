@@ -38,6 +38,11 @@ class ScratchModel(Section):
     tie_word_embeddings: bool = Field(
         True, description="Whether input and output embeddings share one matrix."
     )
+    classes_of: Name | None = added(
+        None,
+        description="For text with labels: name of the dataset whose classes the model tells "
+        "apart, or whose numbers it predicts.",
+    )
     seed: Seed = Field(0, description="Seed for the initial weights.")
 
     @model_validator(mode="after")
@@ -60,12 +65,12 @@ class _Existing(Section):
 
     classes_of: Name | None = Field(
         None,
-        description="For images: name of the dataset whose classes the model tells apart. If its "
-        "own differ, it gets a new, randomly initialised output layer; in another order, they are "
-        "put into the dataset's.",
+        description="For images and texts with labels: name of the dataset whose classes the model "
+        "tells apart. If its own differ, it gets a new, randomly initialised output layer; images "
+        "have them in the dataset's order.",
     )
     seed: Seed = Field(
-        0, description="Seed for a new output layer (images) or for `random_weights`."
+        0, description="Seed for a new output layer (`classes_of`) or for `random_weights`."
     )
     random_weights: bool = added(
         False,
@@ -86,7 +91,7 @@ class _Existing(Section):
 
     @model_validator(mode="after")
     def _tokens_are_of_text(self) -> Self:
-        for key in ("new_tokens", "eos_token", "random_weights"):
+        for key in ("new_tokens", "eos_token"):
             if getattr(self, key) and self.classes_of is not None:
                 raise ValueError(f"{key}: only for models of text; remove it or classes_of")
         if "" in self.new_tokens or len(set(self.new_tokens)) < len(self.new_tokens):

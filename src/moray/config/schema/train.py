@@ -332,6 +332,18 @@ class Adapter(Section):
     )
 
 
+class Classification(Section):
+    """The loss of runs on datasets with `format: classification`; other runs ignore it."""
+
+    class_weights: Literal["balanced"] | dict[str, Annotated[float, Field(gt=0)]] | None = Field(
+        None,
+        description="What the loss of a text is multiplied by, by its label, as in `{rare: 5}`; "
+        "labels that aren't named have 1. `balanced`: texts / (labels · texts with the label). If "
+        "a text can have several labels, the weight is that of having one, and `balanced` is the "
+        "texts without it / those with it. Scores don't count them.",
+    )
+
+
 # Losses of pairs without a reference; those whose log-probabilities are means over an answer's
 # tokens; and those that can be smoothed.
 _WITHOUT_REFERENCE = ("cpo", "simpo", "orpo")

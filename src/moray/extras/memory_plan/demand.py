@@ -6,6 +6,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
 from typing import Literal
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 from moray.config.schema.train import Adapter, Train
+from moray.config.tasks import TaskName, module_of
 from moray.errors import UserError, first_line
 from moray.extras.memory_plan.simulation import (
     Bytes,
@@ -34,7 +36,7 @@ from moray.model.attention import VARLEN, fault_of_kernel
 from moray.model.folder import DTYPES
 from moray.model.forward import blocks_of, hook_saved, resolve
 from moray.model.load import empty_model
-from moray.tasks.language.loss import TokenBatch, TokenLoss, make_batch
+from moray.tasks.language.loss import TokenLoss, make_batch
 from moray.tasks.language.rows import FIRST, TRAINED, row_type
 from moray.train.engine import enable_gradient_checkpointing
 from moray.train.kernels import choose_attention, use_attention
@@ -46,11 +48,14 @@ from moray.train.memory import (
     rows_of_micro_batch,
 )
 from moray.train.optimizer import block_matrices
+from moray.train.task import Batch, LossModule
 
 # Rows of the two passes that others follow from. With one row, some models take other paths.
 _ROWS = (2, 3)
 # Of DeepSpeed's `reduce_bucket_size`: gradients on their way, in fp32.
 _BUCKET = 4 * 5 * 10**8
+# Tasks whose runs can be planned.
+PLANNED: tuple[TaskName, ...] = ("language", "classification")
 # Of a search for the largest micro-batch.
 MOST_ROWS = 1024
 
@@ -67,6 +72,8 @@ class Setup:
         adapter: the `adapter` section.
         workers: number of workers.
         device: of the workers.
+        task: what the run is. Those with a module `planned` have a model, a loss and a batch of
+            their own there; others are language modelling.
     """
 
     model: str
@@ -76,6 +83,22 @@ class Setup:
     adapter: Adapter | None
     workers: int
     device: Literal["cuda", "cpu"]
+    task: TaskName = "language"
+
+    @property
+    def own(self) -> ModuleType | None:
+        """What a task that isn't language modelling computes with."""
+        return None if self.task == "language" else module_of(self.task, "planned")
+
+    def batch(self, rows: int) -> Batch:
+        """Rows that are full: of one document each, all of whose tokens are trained."""
+        if self.own:
+            full: Batch = self.own.batch(rows, self.block_size)
+            return full
+        records = np.zeros(rows, row_type(self.block_size, np.dtype("<u4")))
+        records["flags"] = TRAINED
+        records["flags"][:, 0] |= FIRST
+        return make_batch(records)
 
     def with_train(self, **keys: object) -> "Setup":
         """The same with other keys of the `train` section."""
@@ -208,6 +231,9 @@ class Demand:
         return np.full(len(moments), float(self._placed.gradients))
 
     def _loss(self, rows: int) -> float:
+        if self.setup.own:
+            # Of a number for each class.
+            return 0.0
         if rows not in self._losses:
             if self.setup.device == "cuda":
                 module, mode, dtype = self._on_meta, None, DTYPES[self.setup.precision]
@@ -219,12 +245,12 @@ class Demand:
                 states = torch.empty(
                     shape, dtype=dtype, device="cpu" if mode else "meta", requires_grad=True
                 )
-            batch = _batch(rows, self.setup.block_size)
+            batch = self.setup.batch(rows)
             self._losses[rows] = simulate_loss(module, batch, states, self.setup.precision, mode)
         return self._losses[rows]
 
     @cached_property
-    def _on_cpu(self) -> tuple[TokenLoss, FakeTensorMode]:
+    def _on_cpu(self) -> tuple[LossModule, FakeTensorMode]:
         module, mode = self._module()[0], FakeTensorMode()
         on_fake_cpu(module, mode)
         if self.setup.device == "cuda":
@@ -234,20 +260,24 @@ class Demand:
     @cached_property
     def _passes(self) -> list[Pass]:
         module, mode = self._on_cpu
-        batches = (_batch(rows, self.setup.block_size) for rows in _ROWS)
+        batches = map(self.setup.batch, _ROWS)
         with _without_values(module.model, self.setup):
             two, three = (simulate(module, batch, self.setup.precision, mode) for batch in batches)
             if len(two.forward) != len(three.forward) or len(two.backward) != len(three.backward):
                 raise RuntimeError("its operations depend on the number of rows")
         return [two, three]
 
-    def _module(self) -> tuple[TokenLoss, list[torch.Tensor]]:
+    def _module(self) -> tuple[LossModule, list[torch.Tensor]]:
         """The module that is trained, on `meta`, and its quantized weights."""
         setup, adapter, settings = self.setup, self.setup.adapter, self.setup.settings
         dtype = DTYPES[adapter.base_dtype if adapter else settings.weights]
-        model = empty_model(setup.folder, dtype)
-        with _without_values(model, setup):
-            plain = has_plain_head(model)
+        model = (
+            setup.own.empty(setup.folder, dtype) if setup.own else empty_model(setup.folder, dtype)
+        )
+        plain = False
+        if not setup.own:
+            with _without_values(model, setup):
+                plain = has_plain_head(model)
         quantized: list[torch.Tensor] = []
         if adapter and adapter.quantize_base:
             quantized = quantize(model, adapter.quantize_base)
@@ -259,7 +289,7 @@ class Demand:
         if settings.strategy == "fsdp2":
             # It casts what it gathers.
             model.to(DTYPES[setup.precision])
-        module = TokenLoss(model, plain)
+        module = setup.own.loss_module(model) if setup.own else TokenLoss(model, plain)
         with _without_values(model, setup):
             module.attention = _attention(model, setup)
         use_attention(model, module.attention)
@@ -267,7 +297,7 @@ class Demand:
             enable_gradient_checkpointing(model)
         if settings.gradient_checkpointing == "offload" and setup.device == "cuda":
             hook_saved(model, offloaded)
-        if setup.device == "cuda" and settings.compile is not False:
+        if setup.device == "cuda" and settings.compile is not False and not setup.own:
             module.softmax = compiled_softmax
         module.train()
         return module, quantized
@@ -286,23 +316,15 @@ def _without_values(model: PreTrainedModel, setup: Setup) -> Iterator[None]:
         ) from error
 
 
-def _batch(rows: int, block_size: int) -> TokenBatch:
-    """Rows of one document each, all of whose tokens are trained."""
-    records = np.zeros(rows, row_type(block_size, np.dtype("<u4")))
-    records["flags"] = TRAINED
-    records["flags"][:, 0] |= FIRST
-    return make_batch(records)
-
-
 def _attention(model: PreTrainedModel, setup: Setup) -> str | None:
     settings = setup.settings
     if setup.device == "cpu":
-        compiled = settings.compile is True
-        return choose_attention(
-            model, settings, torch.device("cpu"), setup.block_size, compiled=compiled
-        )
+        compiled, length = settings.compile is True, None if setup.own else setup.block_size
+        return choose_attention(model, settings, torch.device("cpu"), length, compiled=compiled)
     if settings.attention in ("sdpa", "eager"):
         return settings.attention
+    if setup.own:
+        return None
     # Also for `flex`, which keeps as much.
     is_fused = setup.precision == "bf16" and not fault_of_kernel(model, VARLEN)
     return "varlen" if is_fused else None

@@ -20,10 +20,10 @@ def rows_that_fit(spec: RunSpec, workers: int, capacity: int) -> int:
     """
     # Takes a while to import, and drivers only hand this function on.
     from moray.extras.memory_plan.advice import usable
-    from moray.extras.memory_plan.demand import Demand, Setup
+    from moray.extras.memory_plan.demand import PLANNED, Demand, Setup
 
     manifest = read_manifest(spec.store)
-    if manifest["task"] != "language":
+    if manifest["task"] not in PLANNED:
         return MICRO_BATCH_SIZE
     setup = Setup(
         model="train.micro_batch_size",
@@ -33,6 +33,7 @@ def rows_that_fit(spec: RunSpec, workers: int, capacity: int) -> int:
         adapter=spec.adapter,
         workers=workers,
         device="cuda",
+        task=manifest["task"],
     )
     limit = usable(capacity / 1e9)
     share = -(-spec.settings.global_batch_size // workers)

@@ -151,7 +151,9 @@ def simulate(module: LossModule, batch: Batch, precision: str, mode: FakeTensorM
     def begin_loss(*_: object) -> None:
         ledger.kind = Kind.LOSS
 
-    hooks = [decoder_of(module.model).register_forward_hook(begin_loss)]
+    is_language_model = module.model.get_output_embeddings() is not None
+    body = decoder_of(module.model) if is_language_model else module.model.base_model
+    hooks = [body.register_forward_hook(begin_loss)]
     hooks += [
         parameter.register_post_accumulate_grad_hook(ledger.is_gradient)  # type: ignore[no-untyped-call]
         for parameter in module.parameters()

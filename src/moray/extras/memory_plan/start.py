@@ -20,7 +20,7 @@ from moray.config.schema.models import HubModel, PathModel, ScratchModel
 from moray.config.schema.sections import WorkerRange
 from moray.errors import ConfigError, UserError
 from moray.extras.memory_plan.advice import Accepts
-from moray.extras.memory_plan.demand import Setup
+from moray.extras.memory_plan.demand import PLANNED, Setup
 from moray.model.shapes import positions_in
 from moray.tasks.language.scratch import llama_config
 from moray.train.checks import model_faults
@@ -66,10 +66,10 @@ def setup_of(experiment: Experiment, run: str) -> Iterator[Setup]:
             f"name one of {known}, or the overlay that it is in, with --configfile",
         )
     section = experiment.runs[run]
-    if (task := plan.task(experiment, run)) != "language":
+    if (task := plan.task(experiment, run)) not in PLANNED:
         raise UserError(
             f"runs.{run}",
-            f"a run on {task} can't be planned, only language modelling",
+            f"a run on {task} can't be planned, only language modelling and classification",
             "train a few steps, and see what is used",
         )
     device = "cpu" if section.ray.use_gpu is False else "cuda"
@@ -90,6 +90,7 @@ def setup_of(experiment: Experiment, run: str) -> Iterator[Setup]:
             adapter=section.adapter,
             workers=_workers(experiment, run, device),
             device=device,  # type: ignore[arg-type]
+            task=task,
         )
 
 

@@ -5,11 +5,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
 from torch import nn
 from transformers import (
-    AutoConfig,
     AutoModelForImageClassification,
     PreTrainedConfig,
     PreTrainedModel,
@@ -19,15 +16,9 @@ from transformers import (
     ViTForImageClassification,
 )
 
-from moray.errors import UserError, first_line
-from moray.model.folder import LOCAL
-
-# What transformers raises for folders that it can't load: files that are missing or damaged, other
-# kinds of models, and values of a config that aren't possible.
-_FAULTS = (
-    *(OSError, ValueError, ImportError, SafetensorError, StrictDataclassError),
-    *(ArithmeticError, LookupError, RuntimeError, TypeError),
-)
+from moray.errors import UserError
+from moray.model import classifiers
+from moray.model.classifiers import labels
 
 
 def new_classifier(
@@ -57,25 +48,15 @@ def load_classifier(
             weights are missing.
     """
     model, missing, _ = load_incomplete(folder, dtype)
-    if missing:
-        raise UserError(
-            str(folder),
-            f"{len(missing)} weights are missing, e.g. {missing[0]}",
-            "use the folder of a complete model that classifies images",
-        )
+    classifiers.check_complete(folder, missing, "images")
     return model.to(device).eval()
 
 
 def empty_classifier(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """The model that `load_classifier` returns, without weights, on PyTorch's `meta` device."""
-    try:
-        config = AutoConfig.from_pretrained(folder, **LOCAL)
-        with torch.device("meta"):
-            model: PreTrainedModel = AutoModelForImageClassification.from_config(
-                config, dtype=dtype
-            )
-    except _FAULTS as error:
-        raise _no_model(folder, error) from error
+    config = classifiers.config_of(folder, "images")
+    with torch.device("meta"):
+        model = classifiers.built(AutoModelForImageClassification, config, folder, dtype, "images")
     return model.eval()
 
 
@@ -97,20 +78,6 @@ def channels_of(config: PreTrainedConfig) -> int:
     return int(getattr(getattr(config, "vision_config", config), "num_channels", 3))
 
 
-def names_of(config: PreTrainedConfig) -> list[str]:
-    """The names of a model's classes, in order; none if its config doesn't name them."""
-    names: dict[int, str] = config.id2label or {}
-    return [names[number] for number in sorted(names)]
-
-
-def labels(names: Sequence[str]) -> dict[str, Any]:
-    """The entries of a model's config that name its classes."""
-    return {
-        "id2label": dict(enumerate(names)),
-        "label2id": {name: number for number, name in enumerate(names)},
-    }
-
-
 class LoadedModel(NamedTuple):
     """A model, and the names of the weights that its folder lacks, or has in vain."""
 
@@ -126,18 +93,8 @@ def load_incomplete(folder: Path, dtype: torch.dtype) -> LoadedModel:
         UserError: if the folder doesn't contain a model that classifies images, or its config
             isn't that of its weights.
     """
-    try:
-        model, report = AutoModelForImageClassification.from_pretrained(
-            folder,
-            dtype=dtype,
-            use_safetensors=True,
-            **LOCAL,
-            # The report names what doesn't fit; the error of transformers doesn't.
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-        )
-    except _FAULTS as error:
-        raise _no_model(folder, error) from error
+    auto = AutoModelForImageClassification
+    model, report = classifiers.load_incomplete(auto, folder, dtype, "images")
     if differing := sorted(report["mismatched_keys"]):
         name, stored, expected = differing[0]
         more = f" (and {len(differing) - 1} others differ)" if len(differing) > 1 else ""
@@ -148,13 +105,3 @@ def load_incomplete(folder: Path, dtype: torch.dtype) -> LoadedModel:
             "restore the config.json that was saved with them",
         )
     return LoadedModel(model, sorted(report["missing_keys"]), sorted(report["unexpected_keys"]))
-
-
-def _no_model(folder: Path, error: Exception) -> UserError:
-    # The first line of such an error only names the key.
-    cause = error.__cause__ if isinstance(error, StrictDataclassError) else None
-    return UserError(
-        str(folder),
-        f"can't load a model that classifies images ({first_line(cause or error)})",
-        "check the folder",
-    )

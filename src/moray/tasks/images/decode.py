@@ -21,6 +21,7 @@ from moray.corpus.dataset import (
     share_of_group,
 )
 from moray.errors import UserError
+from moray.model.classifiers import names_of
 from moray.proofs.comparison import Comparison, conclude, transformers_version, write_proof
 from moray.provenance.manifest import MANIFEST, atomic_folder, write_manifest
 from moray.provenance.space import check_space
@@ -29,7 +30,6 @@ from moray.tasks.images.classifier import (
     channels_of,
     empty_classifier,
     fault_of_bf16_on_cpu,
-    names_of,
 )
 from moray.tasks.images.image_files import decode_image
 from moray.tasks.images.image_processor import load_processor, normalization, pixels_of

@@ -5,9 +5,10 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from moray.model.classifiers import names_of
 from moray.model.folder import DTYPES, stored_dtype
 from moray.stages.export import ExportedModel
-from moray.tasks.images.classifier import load_classifier, names_of
+from moray.tasks.images.classifier import load_classifier
 from moray.tasks.images.image_processor import load_processor
 from moray.train.checkpoint.load import trained_model
 

@@ -10,7 +10,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from moray.errors import UserError
-from moray.tasks.images.classifier import labels, load_incomplete, names_of
+from moray.model.classifiers import labels, names_of
+from moray.tasks.images.classifier import load_incomplete
 
 OutputLayers = dict[str, nn.Linear]
 

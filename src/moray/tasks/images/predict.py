@@ -2,7 +2,6 @@
 
 import json
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from moray.console import say
-from moray.evaluate.classification import classify_on_worker, collect_answers, rows_to_classify
-from moray.evaluate.driver import start_evaluation_workers
+from moray.evaluate.classification import answers_for_samples, rows_to_classify
 from moray.evaluate.worker import may_be_bf16
 from moray.proofs.comparison import collect, conclude
 from moray.provenance.lineage import write_sealed
@@ -46,10 +44,7 @@ def predict(
     names = read_manifest(store)["label_names"]
     models = {"base": base.absolute(), "tuned": tuned.absolute()}
     began = time.monotonic()
-    with start_evaluation_workers("generate", run, output, cfg, execution) as workers:
-        classify = partial(classify_on_worker, classifier=CLASSIFIER, max_rows=cfg["num_samples"])
-        results = workers.run(classify, models, (store.absolute(),), len(numbers))
-    answers = {name: collect_answers([result[name] for result in results]) for name in models}
+    answers = answers_for_samples(CLASSIFIER, run, models, store, output, cfg, execution)
     labels = [names[label] for label in split.rows["label"][numbers].tolist()]
     classes = {name: [names[one] for one in scores.argmax(-1)] for name, scores in answers.items()}
     probabilities = {name: np.exp(scores.max(-1)) for name, scores in answers.items()}

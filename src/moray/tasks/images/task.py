@@ -19,12 +19,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
 from moray.errors import UserError, first_line
+from moray.model.classifiers import names_of
 from moray.model.quantization import Bits, Quantization
 from moray.proofs.figures import Figures
 from moray.rows.loader import stored_windows
 from moray.rows.store import RowPositions, Rows, WindowReader, record_of
 from moray.tasks.images import proofs
-from moray.tasks.images.classifier import empty_classifier, load_classifier, names_of
+from moray.tasks.images.classifier import empty_classifier, load_classifier
 from moray.train.task import Batch, LossModule
 from moray.workers.collectives import from_first_worker
 

@@ -44,7 +44,7 @@ def make(output: Path, cfg: dict[str, Any], source: Path | None, dataset: Path |
             say(f"model {output.name}: dequantizing the weights ({method})")
             dequantize(output, method)
     elif dataset:
-        texts = _texts(dataset / "train.parquet")
+        texts = texts_of(dataset / "train.parquet")
         save_llama(output, train_tokenizer(texts, cfg["tokenizer"]["vocab_size"]), cfg)
     else:
         raise ValueError("a model from scratch needs a dataset for its tokenizer")
@@ -103,7 +103,7 @@ def _check_vocabulary(
         )
 
 
-def _texts(file: Path) -> Iterator[str]:
+def texts_of(file: Path) -> Iterator[str]:
     """The documents of evenly spaced row groups of a large file; all documents of a small one."""
     groups = num_groups(file)
     for group in range(0, groups, -(-groups // _GROUPS_TO_LEARN_FROM)):

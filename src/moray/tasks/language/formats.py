@@ -70,7 +70,7 @@ def _document(row: Mapping[str, Any], shape: Shape) -> Document:
         shape.table_columns.read.add(column)
         value = _value(row, column, required)
         if name in format.classes:
-            value = spelling_of(value)
+            value = _labels(value)
         values[name] = value
         if name not in format.nested and (required or value is not None):
             _check_text(value, column)
@@ -169,6 +169,16 @@ def _missing(names: list[str], column: str) -> RowError:
         if near
         else "name it under columns, as in {output: answer}, or choose another format",
     )
+
+
+def _labels(value: Any) -> str | None:
+    """A label as text; a list of several as JSON, sorted; None if there is nothing."""
+    if not isinstance(value, list):
+        return spelling_of(value)
+    names = {spelling_of(one) for one in value}
+    if None in names:
+        raise RowError("got nothing in a list of labels, expected text", _FILL_IN)
+    return json.dumps(sorted(map(str, names)), ensure_ascii=False)
 
 
 def _check_text(value: Any, column: str) -> None:

@@ -16,6 +16,7 @@ from moray.corpus.sources import OpenSource
 
 # Not library code: tests, bundled wheels and generated tables.
 _LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
+_MANY_FUNCTIONS = 100
 _LEFT_OUT |= {"_sysconfigdata", "pydoc_data", "lib2to3"}
 
 
@@ -23,7 +24,12 @@ def open_source(
     section: PythonStdlib, files: Mapping[str, list[str]], temporary: Path
 ) -> OpenSource:
     """Open modules, functions or pairs, by the format."""
-    makers = {"text": modules, "prompt-completion": functions, "preference": pairs}
+    makers = {
+        "text": modules,
+        "prompt-completion": functions,
+        "preference": pairs,
+        "classification": labelled,
+    }
     documents = list(makers[section.format]())
     return OpenSource(
         {"train": documents.__iter__}, {"revision": f"python {platform.python_version()}"}
@@ -76,6 +82,20 @@ def pairs() -> Iterator[Document]:
                     tools=None,
                     group=function["group"],
                 )
+
+
+def labelled() -> Iterator[Document]:
+    """Yield each documented function with the name of its module or package as the label.
+
+    Only modules with many of them count; their functions are in all splits.
+    """
+    of_module: dict[str, list[str]] = {}
+    for function in functions():
+        name = Path(function["group"]).parts[0].removesuffix(".py")
+        of_module.setdefault(name, []).append(function["prompt"] + function["completion"])
+    for name, texts in of_module.items():
+        if len(texts) >= _MANY_FUNCTIONS:
+            yield from (Document(text=text, label=name) for text in texts)
 
 
 def _functions_of(source: str) -> Iterator[Document]:

@@ -1,0 +1,1 @@
+"""Text classification and regression: texts with labels to rows of tokens, and their loss."""

@@ -1,0 +1,78 @@
+"""Models that tell the classes of texts apart, or predict a number of each."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForSequenceClassification, PreTrainedModel
+
+from moray.model import classifiers
+from moray.model.folder import whole_model_and_adapters
+from moray.model.load import convert
+
+_WHAT = "texts"
+
+
+def load(
+    folder: Path, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+) -> PreTrainedModel:
+    """Load a model in evaluation mode; code and pickles in its folder are never run.
+
+    A folder that has only an adapter, as a run exports it, is merged into its base in fp32.
+
+    Raises:
+        UserError: if the folder doesn't contain a model that classifies texts, or some of its
+            weights are missing.
+    """
+    whole, adapters = whole_model_and_adapters(folder)
+    model, report = load_incomplete(whole, None, torch.float32 if adapters else dtype)
+    classifiers.check_complete(folder, sorted(report["missing_keys"]), _WHAT)
+    if adapters:
+        # Importing PEFT takes a while.
+        from moray.model.adapter import merged
+
+        for adapter in adapters:
+            model = merged(model, adapter)
+        convert(model, dtype)
+    return model.to(device).eval()
+
+
+def load_incomplete(
+    folder: Path, config: Any, dtype: torch.dtype
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """See `classifiers.load_incomplete`."""
+    auto = AutoModelForSequenceClassification
+    return classifiers.load_incomplete(auto, folder, dtype, _WHAT, config)
+
+
+def empty(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """The model that `load` returns, without weights, on PyTorch's `meta` device."""
+    config = config_of(folder)
+    with torch.device("meta"):
+        return built(config, folder, dtype).eval()
+
+
+def built(config: Any, folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """See `classifiers.built`."""
+    return classifiers.built(AutoModelForSequenceClassification, config, folder, dtype, _WHAT)
+
+
+def config_of(folder: Path) -> Any:
+    """The config of the model in a folder, or of the base of its adapter."""
+    return classifiers.config_of(whole_model_and_adapters(folder)[0], _WHAT)
+
+
+def names_of(config: Any) -> list[str]:
+    """The names of a model's classes, in order; numbers where transformers made up names."""
+    return [str(name).removeprefix("LABEL_") for name in classifiers.names_of(config)]
+
+
+def set_labels(config: Any, problem_type: str, names: Sequence[str]) -> None:
+    """Write a problem into a model's config, and the names of its classes in their order."""
+    config.problem_type = problem_type
+    if names:
+        for key, value in classifiers.labels(names).items():
+            setattr(config, key, value)
+    else:
+        config.num_labels = 1

@@ -1,0 +1,70 @@
+"""The export of a model that classifies texts, or of its adapter."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoTokenizer
+
+from moray.config.schema.train import Adapter
+from moray.model.adapter import merged, save_adapter
+from moray.model.folder import (
+    DTYPES,
+    LOCAL,
+    base_reference,
+    stored_dtype,
+    unrounded_dtype,
+    whole_model_and_adapters,
+)
+from moray.model.load import convert
+from moray.stages.export import ExportedModel
+from moray.tasks.classification.classifier import load, names_of
+from moray.tasks.classification.survey import REGRESSION
+from moray.train.checkpoint.load import trained_model
+
+_SHOWN = 20
+_ALONE = """ This folder contains
+only the adapter with its output layer, which is loaded on top of `{start}`."""
+
+
+def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]) -> ExportedModel:
+    """Write model or adapter, and tokenizer."""
+    adapter = Adapter(**record["adapter"]) if record["adapter"] else None
+    alone = adapter is not None and not cfg["merge_adapter"]
+    whole, _ = whole_model_and_adapters(start)
+    dtype = stored_dtype(whole) if cfg["dtype"] == "auto" else DTYPES[cfg["dtype"]]
+    # Weights with an adapter are rounded once.
+    loaded = unrounded_dtype(whole, dtype) if adapter else dtype
+    of_start = partial(load, dtype=loaded)
+    model = trained_model(start, Path(record["checkpoint"]), adapter, of_start)
+    config, facts = model.config, dict[str, Any]()
+    if adapter is not None:
+        kept = output if alone else output / "adapter"
+        save_adapter(
+            model, adapter, kept, DTYPES.get(cfg["dtype"], torch.float32), (str(start), None)
+        )
+    if alone:
+        facts["parameters"] = model.num_parameters(only_trainable=True)
+        facts["base"] = base_reference(output, start)
+    else:
+        if adapter is not None:
+            # A large model fits into memory once.
+            del model
+            model = merged(of_start(start), output / "adapter")
+        convert(model, dtype)
+        facts["parameters"] = model.num_parameters()
+        model.save_pretrained(output)
+    AutoTokenizer.from_pretrained(start, **LOCAL).save_pretrained(output)
+    names = names_of(config)
+    shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
+    says = (
+        "It predicts a number." if config.problem_type == REGRESSION else f"Its classes: {shown}."
+    )
+    return ExportedModel(
+        unit="per text" if config.problem_type == REGRESSION else "nats per text",
+        pipeline="text-classification",
+        facts=facts,
+        library="peft" if alone else "transformers",
+        more=f" {says}{_ALONE.format(start=cfg['start']) if alone else ''}",
+    )

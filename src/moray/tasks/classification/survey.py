@@ -1,0 +1,151 @@
+"""The labels of a dataset of texts: what kind of problem they are, and their names."""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from moray.config.schema.datasets import Dataset, ProblemType
+from moray.corpus.class_labels import similar_names
+from moray.corpus.dataset import Document
+from moray.errors import UserError
+
+SINGLE: ProblemType = "single_label_classification"
+MULTI: ProblemType = "multi_label_classification"
+REGRESSION: ProblemType = "regression"
+# More are hardly classes, and each is kept in memory.
+_MOST_CLASSES = 10_000
+_SHOWN = 5
+
+
+def survey_of(section: Dataset) -> "LabelSurvey":
+    """The survey of a dataset that is read now."""
+    return LabelSurvey(getattr(section, "problem_type", None))
+
+
+class LabelSurvey:
+    """The `Survey` of a dataset of texts with labels."""
+
+    noun = "text"
+
+    def __init__(self, problem_type: ProblemType | None) -> None:
+        self._problem_type = problem_type
+        self._path = ""
+        self._trained = Counter[str]()
+        self._held_out = Counter[str]()
+        # Distinct labels by kind, of which only some are kept.
+        self._are_lists = set[bool]()
+        self._are_numbers, self._have_fractions = True, False
+
+    def check(self, path: str) -> None:
+        self._path = path
+
+    def follow(self, rows: Iterable[tuple[str, Document]]) -> Iterator[tuple[str, Document]]:
+        """Yield the rows, and note their labels.
+
+        Raises:
+            UserError: if some labels are lists and others not, or they don't fit `problem_type`.
+        """
+        for split, document in rows:
+            self._note(document["label"], self._trained if split == "train" else self._held_out)
+            yield split, document
+
+    def _note(self, label: str, counts: Counter[str]) -> None:
+        names = names_in(label)
+        self._are_lists.add(names is not None)
+        if len(self._are_lists) > 1:
+            raise UserError(
+                self._path,
+                "got a list of labels in some rows, and one label in others",
+                "write lists in all of them, of one name or of none where it has to be",
+            )
+        if names is None and self._are_numbers:
+            number = _number(label)
+            self._are_numbers = number is not None
+            self._have_fractions |= number is not None and not number.is_integer()
+        for name in [label] if names is None else names:
+            if name in counts or len(counts) <= _MOST_CLASSES:
+                counts[name] += 1
+
+    def facts(self) -> dict[str, Any]:
+        """The problem, and the names of its classes.
+
+        Raises:
+            UserError: if labels don't fit the problem, or no training row has one of them.
+        """
+        problem = self.problem_type
+        if (problem == MULTI) != (True in self._are_lists):
+            got = "lists" if True in self._are_lists else "no lists"
+            raise self._misfit(f"got {problem}, but labels are {got}")
+        if problem == REGRESSION:
+            if not self._are_numbers:
+                label = next(name for name in self._trained + self._held_out if not _number(name))
+                raise self._misfit(f"got {problem}, but {label} is a label")
+            return {"problem_type": problem, "label_names": []}
+        names = self._names
+        if len(names) > _MOST_CLASSES:
+            raise self._misfit(f"got {problem}, but there are more than {_MOST_CLASSES:,} labels")
+        if len(names) < 2:
+            raise UserError(self._path, f"got one class, {', '.join(names)}", "add another")
+        if unseen := [name for name in names if name not in self._trained]:
+            raise UserError(
+                self._path,
+                f"{len(unseen)} of {len(names)} labels are in no row to train on, only in held-out "
+                f"ones: {', '.join(unseen[:_SHOWN])}{', …' if len(unseen) > _SHOWN else ''}",
+                "add rows that have them, remove those rows, or give a file for test",
+            )
+        return {"problem_type": problem, "label_names": names}
+
+    def _misfit(self, problem: str) -> UserError:
+        return UserError(f"{self._path}.problem_type", problem, "change it, or the labels")
+
+    @property
+    def problem_type(self) -> ProblemType:
+        """The problem that the config says, or that the labels are."""
+        if self._problem_type:
+            return self._problem_type
+        if True in self._are_lists:
+            return MULTI
+        return REGRESSION if self._are_numbers and self._have_fractions else SINGLE
+
+    @property
+    def _names(self) -> list[str]:
+        """The names of all classes: numbers by size, words by the alphabet."""
+        names = {**self._trained, **self._held_out}
+        if any(_number(name) is None for name in names):
+            return sorted(names)
+        return sorted(names, key=lambda name: (float(name), name))
+
+    @property
+    def summary(self) -> str:
+        if self.problem_type == REGRESSION:
+            return f"texts with a number each ({REGRESSION})"
+        return f"texts of {len(self._names):,} classes ({self.problem_type})"
+
+    def lines(self, dataset: str) -> Iterator[str]:
+        for names in similar_names(self._names if self.problem_type != REGRESSION else ()):
+            yield (
+                f"warning: dataset {dataset}: {' and '.join(map(ascii, names))} are labels of "
+                "their own, and differ only in case, white space or Unicode form"
+            )
+
+
+def names_in(label: str) -> list[str] | None:
+    """The names in a list of labels, as a dataset has it; None if it is one label."""
+    if not label.startswith("["):
+        return None
+    try:
+        names = json.loads(label)
+    except ValueError:
+        return None
+    return [*map(str, names)] if isinstance(names, list) else None
+
+
+def _number(label: str) -> float | None:
+    """A label as a number, if it is one."""
+    try:
+        number = float(label)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None

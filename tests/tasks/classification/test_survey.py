@@ -1,0 +1,123 @@
+"""What the labels of a dataset are."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from classified import ROWS, write_rows
+
+from moray.errors import UserError
+from moray.stages.download import download
+
+SINGLE, MULTI, REGRESSION = (
+    "single_label_classification",
+    "multi_label_classification",
+    "regression",
+)
+
+
+def described(
+    folder: Path, labels: list[Any], splits: dict[str, list[Any]] | None = None, **keys: Any
+) -> dict[str, Any]:
+    """The description of a dataset whose texts have these labels."""
+    files = {}
+    for split, own in {"train": labels, **(splits or {})}.items():
+        path = folder / f"{split}.jsonl"
+        write_rows(path, ({"text": f"{split} {n}", "label": one} for n, one in enumerate(own)))
+        files[split] = [str(path)]
+    section = {**ROWS, "path": {split: paths[0] for split, paths in files.items()}, **keys}
+    download(folder / "dataset", section, files)
+    found: dict[str, Any] = json.loads((folder / "dataset/dataset.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("labels", "problem", "names"),
+    [
+        (["good", "bad"], SINGLE, ["bad", "good"]),
+        ([2, 10, 1], SINGLE, ["1", "2", "10"]),
+        # As pandas writes whole numbers beside a missing one.
+        ([1.0, 0.0], SINGLE, ["0", "1"]),
+        ([True, False], SINGLE, ["False", "True"]),
+        ([["b", "a"], [], ["a"]], MULTI, ["a", "b"]),
+        # As a table of text has lists.
+        (['["b", "a"]', "[]"], MULTI, ["a", "b"]),
+        ([0.5, 3, 1.25], REGRESSION, []),
+        (["0.5", "n/a"], SINGLE, ["0.5", "n/a"]),
+    ],
+)
+def test_the_data_decide_what_the_problem_is(
+    labels: list[Any], problem: str, names: list[str], tmp_path: Path, capsys: Any
+) -> None:
+    found = described(tmp_path, labels * 20)
+    assert (found["problem_type"], found["label_names"]) == (problem, names)
+    assert f"({problem})" in capsys.readouterr().err
+
+
+def test_the_config_decides_first(tmp_path: Path) -> None:
+    assert described(tmp_path / "a", [1, 2, 5] * 9, problem_type=REGRESSION)["label_names"] == []
+    assert described(tmp_path / "b", [1.5, 2] * 9, problem_type=SINGLE)["label_names"] == [
+        "1.5",
+        "2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("labels", "keys", "message"),
+    [
+        (["a", "b", ["a"]], {}, "dataset: got a list of labels in some rows, and one label in"),
+        (["a", "b"], {"problem_type": REGRESSION}, "dataset.problem_type: got regression, but a"),
+        (["a", "b"], {"problem_type": MULTI}, "problem_type: got multi_label_classification, but "),
+        ([["a"], ["b"]], {"problem_type": SINGLE}, "but labels are lists"),
+        (["a", "a"], {}, "dataset: got one class, a; add another"),
+    ],
+)
+def test_labels_that_are_no_problem_are_refused(
+    labels: list[Any], keys: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError) as raised:
+        described(tmp_path, labels * 20, **keys)
+    assert message in str(raised.value)
+
+
+def test_a_label_that_is_only_held_out_is_named(tmp_path: Path) -> None:
+    test = {"test": ["a", "c", "d"]}
+    with pytest.raises(UserError, match=r"2 of 4 labels are in no row to train on.*: c, d; add"):
+        described(tmp_path, ["a", "b"] * 20, test)
+
+
+def test_a_row_without_a_label_is_bad(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="got nothing in column label, expected text"):
+        described(tmp_path / "a", ["a", "b", None] * 20)
+    found = described(tmp_path / "b", [*["a", "b"] * 99, None], bad_rows="drop")
+    assert sum(split["rows"] for split in found["splits"].values()) == 198
+
+
+def test_columns_of_glue_are_mapped_and_numbers_get_their_names(tmp_path: Path) -> None:
+    """As the library `datasets` writes them; -1 stands for nothing."""
+    feature = {"names": ["not_equivalent", "equivalent"], "_type": "ClassLabel"}
+    metadata = {"huggingface": json.dumps({"info": {"features": {"label": feature}}})}
+    rows = [{"sentence1": f"a {n}", "sentence2": f"b {n}", "label": n % 2} for n in range(40)]
+    table = pa.Table.from_pylist(rows).replace_schema_metadata(metadata)
+    pq.write_table(table, tmp_path / "pairs.parquet")
+    columns = {"text": "sentence1", "text_pair": "sentence2"}
+    section = {**ROWS, "path": str(tmp_path / "pairs.parquet"), "columns": columns}
+    download(tmp_path / "pairs", section, {"train": [section["path"]]})
+    description = json.loads((tmp_path / "pairs/dataset.json").read_text())
+    assert description["label_names"] == ["equivalent", "not_equivalent"]
+    kept = pq.read_table(tmp_path / "pairs/train.parquet").to_pylist()[0]
+    number = kept["text"].removeprefix("a ")
+    assert kept["text_pair"] == f"b {number}"
+    assert kept["label"] == ("equivalent" if int(number) % 2 else "not_equivalent")
+
+
+def test_texts_with_other_second_texts_are_no_duplicates(tmp_path: Path) -> None:
+    rows = [{"text": "same", "text_pair": str(n), "label": n % 2} for n in range(40)]
+    write_rows(tmp_path / "rows.jsonl", rows)
+    section = {**ROWS, "path": str(tmp_path / "rows.jsonl")}
+    download(tmp_path / "dataset", section, {"train": [section["path"]]})
+    description = json.loads((tmp_path / "dataset/dataset.json").read_text())
+    assert sum(split["rows"] for split in description["splits"].values()) == 40

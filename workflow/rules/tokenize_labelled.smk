@@ -1,0 +1,19 @@
+rule tokenize_labelled:
+    """A dataset of texts with labels as rows of tokens, shared by all runs on it and a model."""
+    input:
+        unpack(store_input),
+    output:
+        "results/labelled/{store}/manifest.json",
+    log:
+        "logs/tokenize_labelled/{store}.log",
+    benchmark:
+        "results/benchmarks/tokenize_labelled/{store}.tsv"
+    conda:
+        "../../envs/environment.yaml"
+    params:
+        code=lambda wildcards: code("tokenize_labelled", of=wildcards.store),
+        cfg=lambda wildcards: plan.store_config(EXPERIMENT, *STORES[wildcards.store]),
+    message:
+        "tokenize {wildcards.store}"
+    script:
+        "../scripts/tokenize_labelled.py"

@@ -1,0 +1,15 @@
+"""Rule tokenize_labelled."""
+
+from pathlib import Path
+
+from moray.stages.boundary import stage
+
+with stage(snakemake.log[0]):
+    from moray.tasks.classification.tokenize_labelled import tokenize_labelled
+
+    tokenize_labelled(
+        dataset=Path(snakemake.input.dataset).parent,
+        model=Path(snakemake.input.model).parent,
+        output=Path(snakemake.output[0]).parent,
+        cfg=snakemake.params.cfg,
+    )
