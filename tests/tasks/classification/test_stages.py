@@ -20,11 +20,13 @@ from classified import (
     write_rows,
 )
 from in_one_process import make_all
+from pages import Parsed, runs_in
 from sklearn import metrics
 from transformers import pipeline
 
 from moray.corpus.dataset import read_documents
 from moray.provenance.manifest import read_manifest
+from moray.stages.report import report
 
 pytestmark = pytest.mark.long
 
@@ -193,3 +195,21 @@ def test_each_stage_is_compared_with_plain_transformers(results: Path) -> None:
         evaluated = [one["what"] for one in scores_of(results, run)["proof"]]
         bases = ["loss of base on held-out texts"] if run == "again" else []
         assert evaluated == [*bases, "loss of tuned on held-out texts"]
+
+
+def test_the_report_says_what_base_is_and_shows_labels_and_samples(
+    results: Path, tmp_path: Path
+) -> None:
+    report(results, tmp_path / "report.html", {"runs": ["opinions", "things", "degrees", "again"]})
+    pages = {
+        name: run["html"] for name, run in runs_in((tmp_path / "report.html").read_text()).items()
+    }
+    texts = {name: Parsed(page).text for name, page in pages.items()}
+    assert "base stands for the most frequent label" in texts["opinions"]
+    assert "base stands for the mean" in texts["degrees"]
+    assert "stands for" not in texts["again"]
+    assert "Confusion matrix" in texts["opinions"]
+    assert "F1 of each label" in texts["things"]
+    for name, page in texts.items():
+        sample = json.loads((results / f"runs/{name}/samples.jsonl").open().readline())
+        assert sample["text"] in page
