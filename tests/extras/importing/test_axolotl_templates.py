@@ -64,7 +64,7 @@ def test_a_template_that_axolotl_does_not_use_is_none_here() -> None:
 def rendered(overlay: dict[str, Any], roles: str = "user assistant") -> str:
     template = jinja2.Template(at(overlay, "data.chat_template"))
     messages = [{"role": role, "content": role.title()} for role in roles.split()]
-    return template.render(messages=messages, bos_token="<s>", eos_token="</s>")
+    return str(template.render(messages=messages, bos_token="<s>", eos_token="</s>"))
 
 
 def test_a_prompt_of_one_s_own_is_a_chat_template() -> None:
@@ -83,8 +83,8 @@ def test_a_prompt_of_one_s_own_is_a_chat_template() -> None:
     assert section["system"] == "Be brief."
     assert rendered(overlay) == "<s>Q: User\nA: Assistant</s>"
     assert rendered(overlay, "system user") == "<s>[System] Q: User\nA: "
-    kind = {"format": "{input}", "train": True}
-    line = refusals(AXOLOTL | {"datasets": [{"path": "owner/rows", "type": kind}]})
+    odd = {"format": "{input}", "train": True}
+    line = refusals(AXOLOTL | {"datasets": [{"path": "owner/rows", "type": odd}]})
     assert "datasets.0.type (" in line
 
 

@@ -161,7 +161,10 @@ def test_weights_that_axolotl_draws_again_are_random_here() -> None:
 
 
 def test_new_tokens_and_random_weights() -> None:
-    given = {"special_tokens": {"additional_special_tokens": ["<a>"]}, "tokens": ["<b>", "<a>"]}
+    given: dict[str, Any] = {
+        "special_tokens": {"additional_special_tokens": ["<a>"]},
+        "tokens": ["<b>", "<a>"],
+    }
     assert imported(AXOLOTL | given)["models"]["theirs-base"]["new_tokens"] == ["<b>", "<a>"]
     given = {"add_special_tokens": "<a>,<b>", "train_from_scratch": True}
     made = imported(LLAMA_FACTORY | given)["models"]["theirs-base"]

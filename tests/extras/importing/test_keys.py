@@ -53,6 +53,7 @@ def test_a_default_that_is_written_out_and_a_setting_of_what_is_off_are_nothing(
     ("config", "given", "refusal"),
     [
         (AXOLOTL, {"liger_use_token_scaling": True}, "liger_use_token_scaling (no such loss)"),
+        (AXOLOTL, {"base_model_config": "owner/other"}, "base_model_config ("),
         (AXOLOTL, {"dataset_shard_num": 10}, "dataset_shard_num (a part of the rows"),
         (AXOLOTL, {"optim_args": "beta2=0.9"}, "optim_args ("),
         (AXOLOTL, {"relora": True, "relora_prune_ratio": 0.9}, "relora ("),

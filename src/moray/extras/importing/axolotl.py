@@ -46,6 +46,8 @@ _LAYERS = re.compile(
 def _model(draft: Draft) -> None:
     name = "model_revision" if "model_revision" in draft.config else "revision_of_model"
     model(draft, "base_model", name)
+    if draft.get("base_model_config", draft.config["base_model"]) != draft.config["base_model"]:
+        draft.refused["base_model_config"] = "tokenizer and config are those of the model's files"
     if draft.get("reinit_weights"):
         draft.model["random_weights"] = True
 
@@ -285,7 +287,7 @@ def _extras(draft: Draft) -> None:
 
 RULES: Sequence[Rule] = (
     converts(
-        "base_model revision_of_model model_revision reinit_weights",
+        "base_model base_model_config revision_of_model model_revision reinit_weights",
         "`models.NAME`, `random_weights`",
         _model,
     ),

@@ -175,7 +175,7 @@ def _is_off(value: Any, key: str, defaults: Mapping[str, Any]) -> bool:
     if value is None:
         return True
     if key in defaults:
-        return _plain(value) == _plain(defaults[key])
+        return bool(_plain(value) == _plain(defaults[key]))
     return value in _OFF
 
 
