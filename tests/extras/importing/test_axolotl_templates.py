@@ -83,8 +83,8 @@ def test_a_prompt_of_one_s_own_is_a_chat_template() -> None:
     assert section["system"] == "Be brief."
     assert rendered(overlay) == "<s>Q: User\nA: Assistant</s>"
     assert rendered(overlay, "system user") == "<s>[System] Q: User\nA: "
-    odd = {"format": "{input}", "train": True}
-    line = refusals(AXOLOTL | {"datasets": [{"path": "owner/rows", "type": odd}]})
+    unknown: dict[str, Any] = {"format": "{input}", "train": True}
+    line = refusals(AXOLOTL | {"datasets": [{"path": "owner/rows", "type": unknown}]})
     assert "datasets.0.type (" in line
 
 
