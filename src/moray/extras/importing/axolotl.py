@@ -111,7 +111,8 @@ def _adapter(draft: Draft) -> None:
     extra = {name: draft.get(f"peft_{name}") for name in ("use_rslora", "use_dora")}
     experts = draft.get("lora_target_parameters", [])
     if kind is None:
-        for key in [key for key in draft.config if key.startswith("lora_") and draft.config[key]]:
+        names = [key for key in draft.config if key.startswith(("lora_", "peft_use_"))]
+        for key in [key for key in names if draft.config[key]]:
             if not key.endswith("_kernel"):
                 draft.same[key] = "there is no adapter"
         if four or eight:

@@ -157,7 +157,8 @@ _MODEL: Sequence[Rule] = (
         "images and sound aren't trained with text",
     ),
     feature("scaling_softmax", "scaling_softmax_*", "attention is that of the model's code"),
-    refused("s2_attention use_pose pose_*", "attention is that of the model's code"),
+    feature("use_pose", "pose_*", "positions are those of the rows"),
+    refused("s2_attention", "attention is that of the model's code"),
 )
 # Rows, losses and steps.
 _TRAINING: Sequence[Rule] = (
