@@ -162,7 +162,8 @@ def _with_experts(draft: Draft, targets: Any, experts: Any) -> Any:
 
 def _precision(draft: Draft) -> None:
     bf16, plain = draft.get("bf16", "auto"), draft.get("bfloat16")
-    half = next((key for key in ("fp16", "float16") if draft.get(key)), None)
+    halves = [key for key in ("fp16", "float16") if draft.get(key)]
+    half = next(iter(halves), None)
     on = bf16 not in (False, "false") or bool(plain)
     if half:
         draft.different[half] = "bf16 instead of fp16"
