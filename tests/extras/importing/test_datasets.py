@@ -172,6 +172,15 @@ def test_datasets_of_llama_factory_are_as_it_describes_them() -> None:
     assert overlay["datasets"]["talks"]["format"] == "messages"
 
 
+def test_a_repository_counts_more_than_a_file_and_other_hubs_have_the_same_rows() -> None:
+    Path("data").mkdir()
+    both = {"file_name": "notes.json", "hf_hub_url": "owner/notes", "ms_hub_url": "other/notes"}
+    Path("data/dataset_info.json").write_text(json.dumps({"notes": both}))
+    assert imported(LLAMA_FACTORY)["datasets"]["notes"]["repo_id"] == "owner/notes"
+    Path("data/dataset_info.json").write_text(json.dumps({"notes": {"ms_hub_url": "a/b"}}))
+    assert "dataset.notes (neither file_name nor hf_hub_url)" in refusals(LLAMA_FACTORY)
+
+
 def test_names_that_are_alike_here_are_two_datasets() -> None:
     names = ("a_b", "a-b", "数据")
     Path("data").mkdir()
