@@ -42,6 +42,14 @@ from moray.extras.importing.convert import convert
             {"path": "owner/rows", "type": "pretrain", "skip": 100},
             {"format": "text", "split": "train[100:]"},
         ),
+        (
+            {"path": "owner/rows", "type": "alpaca", "data_files": "a.json", "revision": "v1"},
+            {"source": "url", "url": ["hf://datasets/owner/rows@v1/a.json"]},
+        ),
+        (
+            {"path": "./rows.json", "type": "alpaca", "name": "main", "revision": "v1"},
+            {"source": "files", "path": "rows.json"},
+        ),
         # A file's name, even where the file isn't.
         (
             {"path": "rows.jsonl", "type": "alpaca", "ds_type": "json"},
@@ -62,6 +70,12 @@ def test_datasets_of_axolotl(entry: Any, section: Any) -> None:
     made = imported(AXOLOTL | {"datasets": [entry]})["datasets"]["theirs-1"]
     assert section.items() <= made.items()
     assert made["validation_share"] == 0.1
+
+
+def test_a_branch_of_a_dataset_has_to_be_pinned_by_hand() -> None:
+    entry = {"path": "owner/rows", "type": "completion", "revision": "v2"}
+    head = convert(written(AXOLOTL | {"datasets": [entry]})).partition("datasets:\n")[0]
+    assert "# - datasets.0.revision: a whole commit hash is needed" in head
 
 
 def test_what_of_a_conversation_axolotl_trains() -> None:
@@ -156,6 +170,15 @@ def test_datasets_of_llama_factory_are_as_it_describes_them() -> None:
     assert overlay["datasets"]["notes"]["columns"] == {"instruction": "ask", "output": "say"}
     assert overlay["datasets"]["talks"]["split"] == "train[:10]"
     assert overlay["datasets"]["talks"]["format"] == "messages"
+
+
+def test_a_repository_counts_more_than_a_file_and_other_hubs_have_the_same_rows() -> None:
+    Path("data").mkdir()
+    both = {"file_name": "notes.json", "hf_hub_url": "owner/notes", "ms_hub_url": "other/notes"}
+    Path("data/dataset_info.json").write_text(json.dumps({"notes": both}))
+    assert imported(LLAMA_FACTORY)["datasets"]["notes"]["repo_id"] == "owner/notes"
+    Path("data/dataset_info.json").write_text(json.dumps({"notes": {"ms_hub_url": "a/b"}}))
+    assert "dataset.notes (neither file_name nor hf_hub_url)" in refusals(LLAMA_FACTORY)
 
 
 def test_names_that_are_alike_here_are_two_datasets() -> None:

@@ -77,6 +77,8 @@ LORA = {"adapter": "lora", "lora_r": 4, "lora_alpha": 8, "lora_target_modules": 
         ({"use_ray": False, "ray_num_workers": 4}, "train.global_batch_size", 8),
         ({"bf16": False}, "train.precision", "fp32"),
         ({"bf16": "auto"}, "train.precision", "auto"),
+        ({"fp16": True, "float16": True}, "train.precision", "auto"),
+        ({"bf16": False, "float32": True}, "train.precision", "fp32"),
         ({"gradient_checkpointing": True}, "train.gradient_checkpointing", True),
         ({"activation_offloading": True}, "train.gradient_checkpointing", "offload"),
         (LORA, "adapter.rank", 4),

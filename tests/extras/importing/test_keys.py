@@ -23,6 +23,7 @@ from moray.extras.importing.table import Draft, apply, flatten
         (AXOLOTL, {"neftune_noise_alpha": 5}),
         (AXOLOTL, {"sample_packing_sequentially": True}),
         (LLAMA_FACTORY, {"disable_shuffling": True}),
+        (LLAMA_FACTORY, {"average_tokens_across_devices": False}),
         (AXOLOTL | {"sample_packing": None}, {"max_packed_sequence_len": 512}),
     ],
 )
@@ -53,6 +54,7 @@ def test_a_default_that_is_written_out_and_a_setting_of_what_is_off_are_nothing(
     ("config", "given", "refusal"),
     [
         (AXOLOTL, {"liger_use_token_scaling": True}, "liger_use_token_scaling (no such loss)"),
+        (AXOLOTL, {"base_model_config": "owner/other"}, "base_model_config ("),
         (AXOLOTL, {"dataset_shard_num": 10}, "dataset_shard_num (a part of the rows"),
         (AXOLOTL, {"optim_args": "beta2=0.9"}, "optim_args ("),
         (AXOLOTL, {"relora": True, "relora_prune_ratio": 0.9}, "relora ("),
@@ -61,6 +63,8 @@ def test_a_default_that_is_written_out_and_a_setting_of_what_is_off_are_nothing(
         (LLAMA_FACTORY, {"rope_scaling": "yarn"}, "rope_scaling ("),
         (LLAMA_FACTORY, {"stage": "dpo", "ref_model": "owner/other"}, "ref_model ("),
         (LLAMA_FACTORY, {"use_galore": True, "galore_rank": 16}, "use_galore ("),
+        (LLAMA_FACTORY, {"do_predict": True}, "do_predict (nothing is trained"),
+        (LLAMA_FACTORY, {"do_train": False}, "do_train (nothing is trained"),
         (LLAMA_FACTORY, {"fsdp_config": "fsdp.json"}, "fsdp_config (a file"),
     ],
 )

@@ -45,6 +45,8 @@ _LAYERS = re.compile(
 def _model(draft: Draft) -> None:
     name = "model_revision" if "model_revision" in draft.config else "revision_of_model"
     model(draft, "base_model", name)
+    if draft.get("base_model_config", draft.config["base_model"]) != draft.config["base_model"]:
+        draft.refused["base_model_config"] = "tokenizer and config are those of the model's files"
     if draft.get("reinit_weights"):
         draft.model["random_weights"] = True
 
@@ -108,7 +110,8 @@ def _adapter(draft: Draft) -> None:
     extra = {name: draft.get(f"peft_{name}") for name in ("use_rslora", "use_dora")}
     experts = draft.get("lora_target_parameters", [])
     if kind is None:
-        for key in [key for key in draft.config if key.startswith("lora_") and draft.config[key]]:
+        names = [key for key in draft.config if key.startswith(("lora_", "peft_use_"))]
+        for key in [key for key in names if draft.config[key]]:
             if not key.endswith("_kernel"):
                 draft.same[key] = "there is no adapter"
         if four or eight:
@@ -158,7 +161,8 @@ def _with_experts(draft: Draft, targets: Any, experts: Any) -> Any:
 
 def _precision(draft: Draft) -> None:
     bf16, plain = draft.get("bf16", "auto"), draft.get("bfloat16")
-    half = next((key for key in ("fp16", "float16") if draft.get(key)), None)
+    halves = [key for key in ("fp16", "float16") if draft.get(key)]
+    half = next(iter(halves), None)
     on = bf16 not in (False, "false") or bool(plain)
     if half:
         draft.different[half] = "bf16 instead of fp16"
@@ -285,7 +289,7 @@ def _extras(draft: Draft) -> None:
 
 RULES: Sequence[Rule] = (
     converts(
-        "base_model revision_of_model model_revision reinit_weights",
+        "base_model base_model_config revision_of_model model_revision reinit_weights",
         "`models.NAME`, `random_weights`",
         _model,
     ),

@@ -132,6 +132,7 @@ def _files(draft: Draft) -> None:
         draft.refused["path"] = "the name of a dataset is needed"
         return
     names = [files] if isinstance(files, str) else list(files)
+    commit, subset = str(draft.get("revision", "")), draft.get("name")
     if path in _ENDINGS and names and not Path(path).exists():
         # Without a repository, the path names the builder of `datasets` that reads the files.
         _put_files(draft, [str(name) for name in names])
@@ -141,19 +142,22 @@ def _files(draft: Draft) -> None:
         inside = [f"{location['path'].rstrip('/')}/{name}" for name in names]
         draft.run.update({"source": "files", "path": inside or location["path"]})
     elif names:
-        urls = [f"hf://datasets/{path}/{name}" for name in names]
+        at = f"@{commit}" if commit else ""
+        urls = [f"hf://datasets/{path}{at}/{name}" for name in names]
         draft.run.update({"source": "url", "url": urls})
-        draft.different["data_files"] = "the newest commit is read, not a pinned one"
+        if not commit:
+            draft.different["data_files"] = "the newest commit is read, not a pinned one"
     else:
         draft.run.update(location)
-        commit = str(draft.get("revision", ""))
         if re.fullmatch("[0-9a-f]{40}", commit):
             draft.run["revision"] = commit
+        elif commit and commit != "main":
+            draft.different["revision"] = "a whole commit hash is needed; fill it in"
         draft.run["split"] = draft.get("split", "train")
         if skipped := draft.number("skip"):
             draft.run["split"] += f"[{skipped:g}:]"
-        if name := draft.get("name"):
-            draft.run["name"] = name
+        if subset:
+            draft.run["name"] = subset
     if draft.get("skip") and "split" not in draft.run:
         draft.refused["skip"] = "only of a repository's datasets"
     # Files have a single split.

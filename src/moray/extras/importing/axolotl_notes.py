@@ -130,7 +130,7 @@ _MODEL: Sequence[Rule] = (
     no_effect(
         "tokenizer_type tokenizer_use_fast tokenizer_legacy trust_remote_code hf_use_auth_token "
         "lora_fan_in_fan_out special_tokens.pad_token special_tokens.unk_token "
-        "resize_token_embeddings_to_32x base_model_config is_falcon_derived_model "
+        "resize_token_embeddings_to_32x is_falcon_derived_model "
         "is_llama_derived_model is_mistral_derived_model is_qwen_derived_model cls_model_config",
         "tokenizers and models are those that Transformers has",
     ),
@@ -157,7 +157,8 @@ _MODEL: Sequence[Rule] = (
         "images and sound aren't trained with text",
     ),
     feature("scaling_softmax", "scaling_softmax_*", "attention is that of the model's code"),
-    refused("s2_attention use_pose pose_*", "attention is that of the model's code"),
+    feature("use_pose", "pose_*", "positions are those of the rows"),
+    refused("s2_attention", "attention is that of the model's code"),
 )
 # Rows, losses and steps.
 _TRAINING: Sequence[Rule] = (

@@ -31,8 +31,9 @@ def _kind(draft: Draft) -> None:
     stage, loss = draft.get("stage", "sft"), draft.get("pref_loss", "sigmoid")
     if stage not in FORMATS:
         draft.refused["stage"] = f"{stage}: only {', '.join(FORMATS)}"
-    if draft.get("do_train") is False:
-        draft.refused["do_train"] = "nothing is trained"
+    if not draft.get("do_train", not draft.get("do_predict")):
+        which = "do_predict" if "do_train" not in draft.config else "do_train"
+        draft.refused[which] = "nothing is trained; see `moray chat`"
     if stage == "dpo":
         same = ("ipo", "hinge", "orpo", "simpo")
         losses = {"sigmoid": "dpo"} | dict(zip(same, same, strict=True))
@@ -187,7 +188,7 @@ RULES: Sequence[Rule] = (
         _model,
     ),
     converts(
-        f"stage do_train {' '.join(_PREFERENCE)}",
+        f"stage do_train do_predict {' '.join(_PREFERENCE)}",
         "`pt`, `sft`, `dpo`; `preference.loss`, `beta`, `rpo_alpha`, `simpo_gamma`, "
         "`label_smoothing`",
         _kind,

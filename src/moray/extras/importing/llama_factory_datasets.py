@@ -34,6 +34,8 @@ _COLUMNS = {
 _KNOWN = {
     *("file_name", "hf_hub_url", "formatting", "columns", "subset", "split", "folder"),
     *("ranking", "tags", "num_samples"),
+    # The same rows at other hubs.
+    *("ms_hub_url", "om_hub_url"),
 }
 _SHAREGPT_TAGS = {
     "role_tag": ("role", "from"),
@@ -157,7 +159,8 @@ def _section_of(
     """A dataset as `dataset_info.json` describes it."""
     file = entry.get("file_name")
     section: dict[str, Any] = {"source": "files", "path": f"{folder}/{file}"}
-    if file is None:
+    # If both are there, LLaMA-Factory takes the repository.
+    if file is None or entry.get("hf_hub_url"):
         if not entry.get("hf_hub_url"):
             draft.refused[f"dataset.{name}"] = "neither file_name nor hf_hub_url"
         section = place(str(entry.get("hf_hub_url")))

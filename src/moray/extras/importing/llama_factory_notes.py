@@ -55,7 +55,7 @@ _RESULTS: Sequence[Rule] = (
         "do_eval eval_strategy=no evaluation_strategy eval_delay per_device_eval_batch_size=8 "
         "eval_on_start eval_on_each_dataset eval_num_beams eval_accumulation_steps "
         "eval_do_concat_batches=true eval_use_gather_object batch_eval_metrics "
-        "prediction_loss_only bf16_full_eval fp16_full_eval compute_accuracy do_predict "
+        "prediction_loss_only bf16_full_eval fp16_full_eval compute_accuracy "
         "predict_with_generate generation_max_length generation_num_beams do_sample=true "
         "temperature=0.95 top_p=0.7 top_k=50 num_beams=1 max_length=1024 max_new_tokens=1024 "
         "repetition_penalty=1 length_penalty=1 skip_special_tokens=true",
@@ -74,8 +74,8 @@ _RESULTS: Sequence[Rule] = (
         "data_shared_file_system dataloader_num_workers dataloader_pin_memory=true "
         "dataloader_persistent_workers dataloader_prefetch_factor dataloader_drop_last "
         "dataloader_multiprocessing_context dataloader_in_order=true remove_unused_columns=true "
-        "label_names length_column_name=length average_tokens_across_devices=true "
-        "ignore_pad_token_for_loss=true model_max_length block_diag_attn compute_dtype "
+        "label_names length_column_name=length "
+        "model_max_length block_diag_attn compute_dtype "
         "full_determinism",
         "rows are prepared, packed and read here; see data.loader",
     ),
@@ -99,6 +99,10 @@ _TRAINING: Sequence[Rule] = (
     differs(
         "group_by_length disable_shuffling train_sampling_strategy=random data_seed",
         "rows have a random order, by train.seed",
+    ),
+    differs(
+        "ignore_pad_token_for_loss=true average_tokens_across_devices=true",
+        "a step's loss is a mean over all its trained tokens, without padding",
     ),
     differs("tool_format", "tools are written as the chat template does"),
     differs("neftune_noise_alpha", "no noise is added to embeddings"),
