@@ -118,7 +118,7 @@ def model_faults(
             "maximum length",
             "lower it or choose another model",
         )
-    if adapter is None or adapter.target_modules == "all-linear" or not shapes:
+    if adapter is None or isinstance(adapter.target_modules, str) or not shapes:
         return
     if any(".experts." in name for name in shapes):
         # In the model, the layers of experts are others than in its files.

@@ -228,6 +228,31 @@ def test_what_decides_the_number_of_rows_is_converted_or_said() -> None:
     assert "interleave_probs (1 for 2 datasets)" in refusals(mixed)
 
 
+def test_fields_of_peft_are_imported() -> None:
+    theirs = {
+        "lora_modules_to_save": ["embed_tokens", "lm_head"],
+        "lora_target_parameters": ["mlp.experts.down_proj"],
+        "peft_layers_to_transform": [0, 1],
+        "peft_init_lora_weights": "gaussian",
+        "peft_trainable_token_indices": [3],
+        "loraplus_lr_ratio": 16,
+    }
+    made = imported(AXOLOTL | LORA | theirs)
+    found = at(made, "adapter")
+    assert found["modules_to_save"] == ["embed_tokens", "lm_head"]
+    assert found["target_parameters"] == ["mlp.experts.down_proj"]
+    assert (found["layers_to_transform"], found["trainable_token_indices"]) == ([0, 1], [3])
+    assert (found["init_lora_weights"], at(made, "train.loraplus_lr_ratio")) == ("gaussian", 16)
+    expression = r".*\.(q|v)_proj"
+    made = imported(AXOLOTL | LORA | {"lora_target_modules": expression})
+    assert at(made, "adapter.target_modules") == expression
+    made = imported(LLAMA_FACTORY | {"pissa_init": True, "additional_target": "lm_head"})
+    assert at(made, "adapter.init_lora_weights") == "pissa_niter_16"
+    assert at(made, "adapter.modules_to_save") == ["lm_head"]
+    loftq = AXOLOTL | LORA | {"peft_init_lora_weights": "loftq"}
+    assert "peft_init_lora_weights (loftq: only gaussian" in refusals(loftq)
+
+
 def test_the_load_balancing_loss_is_imported_with_its_coefficient() -> None:
     def run_of(given: dict[str, Any]) -> Any:
         return at(imported(given), "train").get("router_aux_loss")

@@ -1,9 +1,10 @@
 """How a model is trained: its loss, its optimizer, and how work is distributed over workers."""
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeInt, model_validator
 
 from moray.config.schema.base import Fraction, PositiveInt, Section, Seed, added, execution_only
 
@@ -179,6 +180,11 @@ class Train(Section):
     adam_beta2: Fraction = Field(
         0.95, description="AdamW's decay rate for the mean of the squared gradient."
     )
+    loraplus_lr_ratio: Annotated[float, Field(gt=0)] | None = added(
+        None,
+        description="LoRA+ (Hayou et al., 2024): the learning rate of the matrices `B` of an "
+        "adapter is so many times `learning_rate`.",
+    )
     router_aux_loss: bool | Annotated[float, Field(gt=0)] = added(
         False,
         description="Whether to add the load-balancing loss of a mixture of experts (Fedus et al., "
@@ -278,6 +284,23 @@ class Train(Section):
         return self
 
 
+_STARTS = re.compile(r"gaussian|orthogonal|olora|pissa(_niter_[1-9]\d*)?")
+# PEFT's others.
+_NO_STARTS = {
+    "loftq": "which begins from weights in 4 bits that PEFT makes of a base by itself",
+    **dict.fromkeys(("eva", "corda", "lora_ga"), "which begins from a pass over data of its own"),
+}
+
+
+def _fault_of(expression: str) -> str | None:
+    """What is wrong with a regular expression; None if nothing is."""
+    try:
+        re.compile(expression)
+    except re.error as error:
+        return str(error)
+    return None
+
+
 class Adapter(Section):
     """LoRA: trains small matrices added to the frozen base. Source: Hu et al., 2021."""
 
@@ -294,9 +317,10 @@ class Adapter(Section):
         description="Dropout on the adapter's input; those of experts, which PEFT adapts as "
         "parameters, have none.",
     )
-    target_modules: Literal["all-linear"] | Annotated[list[str], Field(min_length=1)] = Field(
+    target_modules: str | Annotated[list[str], Field(min_length=1)] = Field(
         "all-linear",
-        description="Names, or ends of names, of the layers to adapt. `all-linear`: all linear "
+        description="Names, or ends of names, of the layers to adapt; or a regular expression for "
+        "whole paths, such as `.*self_attn.*`. `all-linear`: all linear "
         "layers except the output embedding, routers, and layers of which an architecture's code "
         "uses the weights alone; of mixtures of experts, also the experts where PEFT takes them "
         "for linear layers. `gate_proj`, `up_proj` and `down_proj` stand for those of the experts "
@@ -312,6 +336,42 @@ class Adapter(Section):
         description="Whether to train the magnitudes of the base's weight columns too. Source: "
         "Liu et al., 2024.",
     )
+    init_lora_weights: str | None = added(
+        None,
+        description="How the added matrices begin, by PEFT's names; by default, one is random and "
+        "the other zero. `gaussian`, `orthogonal` (an even rank): other random ones. `pissa` (Meng "
+        "et al., 2024), `pissa_niter_N` (N steps of a faster decomposition), `olora` "
+        "(Büyükakyüz, 2024): from the base's weights, of which they are taken away; not for "
+        "experts, `use_dora` or `quantize_base`. Adapters of these are exported with twice the "
+        "rank, for the original base.",
+    )
+    modules_to_save: Annotated[list[str], Field(min_length=1)] | None = added(
+        None,
+        description="Names, or ends of names, of modules that are trained whole beside the "
+        "adapter, such as `embed_tokens` and `lm_head`.",
+    )
+    layers_to_transform: Annotated[list[NonNegativeInt], Field(min_length=1)] | None = added(
+        None, description="Numbers of the blocks to adapt, from 0; by default, all of them."
+    )
+    rank_pattern: dict[str, PositiveInt] | None = added(
+        None,
+        description="Other ranks, by names, ends of names or regular expressions of layers.",
+    )
+    alpha_pattern: dict[str, Annotated[float, Field(gt=0)]] | None = added(
+        None,
+        description="Other values of `alpha`, by names, ends of names or regular expressions of "
+        "layers.",
+    )
+    target_parameters: Annotated[list[str], Field(min_length=1)] | None = added(
+        None,
+        description="Ends of names of parameters to adapt that aren't those of layers, such as "
+        "`mlp.experts.gate_up_proj`, besides `target_modules`.",
+    )
+    trainable_token_indices: Annotated[list[NonNegativeInt], Field(min_length=1)] | None = added(
+        None,
+        description="Ids of tokens whose embeddings are trained too, beside those of "
+        "`models.NAME.new_tokens`. Needs `strategy: ddp`.",
+    )
     base_dtype: Literal["fp32", "bf16"] = Field(
         "fp32",
         description="Data type of the frozen base's weights during training. `bf16` halves "
@@ -325,6 +385,48 @@ class Adapter(Section):
         "library; not for mixtures of experts. Other weights are in "
         "`base_dtype`. Both need `strategy: ddp` or `fsdp2`.",
     )
+
+    @property
+    def names_modules(self) -> bool:
+        """Whether it has keys that only the model can be asked about, by names of its modules."""
+        names = self.modules_to_save, self.rank_pattern, self.alpha_pattern
+        numbers = self.layers_to_transform, self.target_parameters
+        is_expression = isinstance(self.target_modules, str) and self.target_modules != "all-linear"
+        return is_expression or any((*names, *numbers))
+
+    @property
+    def changes_base(self) -> bool:
+        """Whether its start is taken away from the base's weights."""
+        return self.init_lora_weights is not None and self.init_lora_weights.startswith(
+            ("pissa", "olora")
+        )
+
+    @model_validator(mode="after")
+    def _can_begin(self) -> Self:
+        start, name = f"init_lora_weights: {self.init_lora_weights}", self.init_lora_weights
+        if name is not None and not _STARTS.fullmatch(name):
+            reason = f" {_NO_STARTS[name]}," if name in _NO_STARTS else ""
+            raise ValueError(
+                f"init_lora_weights: got {name},{reason} expected gaussian, orthogonal, pissa, "
+                "pissa_niter_N or olora; change it, or remove it"
+            )
+        if self.changes_base and (self.use_dora or self.quantize_base):
+            other = "use_dora" if self.use_dora else "quantize_base"
+            raise ValueError(f"{start} can't be combined with {other}; remove one of them")
+        if isinstance(self.target_modules, str) and (fault := _fault_of(self.target_modules)):
+            raise ValueError(
+                f"target_modules: got {self.target_modules}, expected all-linear, a list of names "
+                f"or a regular expression ({fault}); correct it"
+            )
+        if self.layers_to_transform and isinstance(self.target_modules, str):
+            raise ValueError(
+                f"layers_to_transform: got it with target_modules: {self.target_modules}, expected "
+                "a list of names; name the layers"
+            )
+        ranks = [self.rank, *(self.rank_pattern or {}).values()]
+        if self.init_lora_weights == "orthogonal" and any(rank % 2 for rank in ranks):
+            raise ValueError(f"{start} needs even ranks, got {ranks}; change them")
+        return self
 
 
 class Preference(Section):

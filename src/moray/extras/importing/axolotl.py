@@ -9,6 +9,8 @@ from moray.extras.importing.axolotl_templates import template
 from moray.extras.importing.settings import (
     ADAMW,
     RUNNING,
+    initial_weights,
+    lora_plus,
     model,
     optimizer,
     push,
@@ -36,6 +38,14 @@ _LAYERS = re.compile(
     r"model\\?\.language_model\\?\.layers\\?\.\[?\\d\]?\+\\?\."
     r"(?:\(_checkpoint_wrapped_module\\?\.\)\?)?\([\w|]+\)\\?\.\(([\w|]+)\)_proj"
 )
+
+
+_PEFT_LISTS = {
+    "lora_modules_to_save": "modules_to_save",
+    "lora_target_parameters": "target_parameters",
+    "peft_layers_to_transform": "layers_to_transform",
+    "peft_trainable_token_indices": "trainable_token_indices",
+}
 
 
 def _model(draft: Draft) -> None:
@@ -101,8 +111,17 @@ def _adapter(draft: Draft) -> None:
     if kind not in ("lora", "qlora"):
         draft.refused["adapter"] = f"{kind}: only lora and qlora"
         return
-    section = {"rank": rank, "alpha": alpha, "dropout": dropout, "base_dtype": "bf16"}
+    section: dict[str, Any] = {
+        "rank": rank,
+        "alpha": alpha,
+        "dropout": dropout,
+        "base_dtype": "bf16",
+    }
     section.update({name: True for name, value in extra.items() if value})
+    section |= initial_weights(draft, "peft_init_lora_weights", draft.get("peft_init_lora_weights"))
+    for key, name in _PEFT_LISTS.items():
+        if value := draft.get(key):
+            section[name] = value if isinstance(value, list) else [value]
     if four or kind == "qlora":
         section["quantize_base"] = "4bit"
     elif eight:
@@ -111,9 +130,8 @@ def _adapter(draft: Draft) -> None:
         targets = "all-linear"
     elif isinstance(targets, str):
         layers = _LAYERS.fullmatch(targets)
-        targets = [f"{name}_proj" for name in layers[1].split("|")] if layers else []
-        if not layers:
-            draft.refused["lora_target_modules"] = "a pattern; only names, or ends of names"
+        # Otherwise an expression, as PEFT takes it.
+        targets = [f"{name}_proj" for name in layers[1].split("|")] if layers else targets
     draft.put("adapter", {**section, "target_modules": targets or "all-linear"})
 
 
@@ -242,8 +260,12 @@ RULES: Sequence[Rule] = (
     ),
     converts(
         "adapter load_in_4bit load_in_8bit lora_r lora_alpha lora_dropout lora_target_modules "
-        "lora_target_linear peft_use_dora peft_use_rslora",
+        "lora_target_linear lora_modules_to_save lora_target_parameters peft_use_dora "
+        "peft_use_rslora peft_init_lora_weights peft_layers_to_transform "
+        "peft_trainable_token_indices",
         "`adapter.rank`, `alpha`, `dropout`, `target_modules`, `use_dora`, `use_rslora`, "
+        "`modules_to_save`, `target_parameters`, `init_lora_weights`, `layers_to_transform`, "
+        "`trainable_token_indices`, "
         "`quantize_base: 4bit` or `8bit`",
         _adapter,
     ),
@@ -321,7 +343,8 @@ RULES: Sequence[Rule] = (
         off=(1,),
     ),
     refused("relora* jagged_restart_*", "adapters aren't merged and restarted"),
-    refused("lora_modules_to_save lora_target_parameters", "adapters are for linear layers"),
+    lora_plus(),
+    no_effect("loraplus_lr_embedding", "embeddings have no adapters"),
     refused("lora_model_dir", "export that run merged, and start from it"),
     refused("resume_from_checkpoint", "checkpoints of other tools aren't read"),
     refused(

@@ -7,6 +7,7 @@ from moray.extras.importing.llama_factory_datasets import FORMATS, as_list, data
 from moray.extras.importing.settings import (
     ADAMW,
     RUNNING,
+    lora_plus,
     model,
     optimizer,
     push,
@@ -99,6 +100,11 @@ def _adapter(draft: Draft) -> None:
     section["base_dtype"] = "bf16"
     section["target_modules"] = "all-linear" if targets == "all" else as_list(targets)
     section.update({name: True for name, value in extra.items() if value})
+    if modules := draft.get("additional_target"):
+        section["modules_to_save"] = as_list(modules)
+    steps = draft.number("pissa_iter", 16)
+    if draft.get("pissa_init"):
+        section["init_lora_weights"] = "pissa" if steps == -1 else f"pissa_niter_{steps}"
     if bits:
         section["quantize_base"] = f"{int(bits)}bit"
     draft.put("adapter", section)
@@ -169,9 +175,11 @@ RULES: Sequence[Rule] = (
         lambda draft: optimizer(draft, "optim", "adamw_torch"),
     ),
     converts(
-        "finetuning_type lora_rank lora_alpha lora_dropout lora_target use_rslora use_dora "
+        "finetuning_type lora_rank lora_alpha lora_dropout lora_target additional_target "
+        "use_rslora use_dora pissa_init pissa_iter "
         "quantization_bit quantization_method quantization_type double_quantization",
-        "`adapter.rank`, `alpha`, `dropout`, `target_modules`, `use_rslora`, `use_dora`, "
+        "`adapter.rank`, `alpha`, `dropout`, `target_modules`, `modules_to_save`, `use_rslora`, "
+        "`use_dora`, `init_lora_weights`, "
         "`quantize_base: 4bit` or `8bit`",
         _adapter,
     ),
@@ -217,10 +225,12 @@ RULES: Sequence[Rule] = (
         "no such optimizer, only AdamW",
     ),
     refused("use_dft_loss use_asft_loss asft_* pref_ftx simpo_* kto_*", "no such loss"),
-    refused("oft_* pissa_* loraplus_* use_llama_pro freeze_*", "no such adapter"),
+    lora_plus(),
+    no_effect("loraplus_lr_embedding", "embeddings have no adapters"),
+    no_effect("pissa_convert", "adapters are exported for the original base"),
+    refused("oft_* use_llama_pro freeze_*", "no such adapter"),
     refused("fp8 fp8_*", "no such quantization"),
     differs("use_kt kt_*", "PyTorch computes the base in bf16, not KTransformers"),
-    refused("additional_target", "adapters are for linear layers"),
     no_effect(
         "tensor_model_parallel_size pipeline_model_parallel_size expert_model_parallel_size "
         "sequence_parallel* *_fusion overlap_* moe_grouped_gemm moe_token_dispatcher_type "
