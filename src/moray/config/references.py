@@ -15,7 +15,8 @@ from moray.config.lineage import (
 from moray.config.schema.experiment import SMOKE_TEST_RUN, Experiment, Run
 from moray.config.schema.models import ScratchModel, ScratchVisionModel
 from moray.config.schema.sections import WorkerRange
-from moray.config.schema.train import STRATEGIES, Adapter
+from moray.config.schema.strategies import STRATEGIES
+from moray.config.schema.train import Adapter
 from moray.config.tasks import (
     FORMATS,
     MODALITIES,

@@ -17,7 +17,8 @@ from moray.config.layout import (
     workers_are_here,
 )
 from moray.config.schema.sections import Ray
-from moray.config.schema.train import STRATEGIES, Adapter, Train
+from moray.config.schema.strategies import STRATEGIES
+from moray.config.schema.train import Adapter, Train
 from moray.errors import UserError
 from moray.model.shapes import (
     NEW_TOKENS,
