@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from moray.config.schema.base import result_keys
-from moray.config.schema.train import Preference, Train
+from moray.config.schema.losses import Preference
+from moray.config.schema.train import Train
 from moray.provenance.manifest import sha256_file
 
 STEPS = 40

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from moray.config.schema.train import Preference
+from moray.config.schema.losses import Preference
 from moray.rows.store import StoredRows
 from moray.tasks.language.proofs.plain import load, log_probabilities, pieces_of
 from moray.tasks.preference.proofs import losses as losses_of_pairs

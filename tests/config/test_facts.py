@@ -9,7 +9,7 @@ from moray.config import extras
 from moray.config.schema.datasets import LocalFiles
 from moray.config.schema.experiment import Run
 from moray.config.schema.models import PathModel
-from moray.config.schema.train import STRATEGIES, StrategyName
+from moray.config.schema.strategies import STRATEGIES, StrategyName
 from moray.config.tasks import FORMATS, MODALITIES, TASKS, FormatName, TaskName
 
 

@@ -25,6 +25,15 @@ FAULTS: list[tuple[str, object, str]] = [
     (f"{TRAIN}.compile", "maybe", "got 'maybe', expected 'auto' or true or false; "),
     (f"{TRAIN}.early_stopping_patience", 0, "got 0, expected more than 0; "),
     (ADAPTER, 8, "got 8, expected a mapping; "),
+    (
+        f"{ADAPTER}.init_lora_weights",
+        "loftq",
+        "got loftq, which begins from weights in 4 bits that PEFT makes of a "
+        "base by itself, expected gaussian, orthogonal, pissa, pissa_niter_N or olora; change it",
+    ),
+    (f"{ADAPTER}.target_modules", "*_proj", "got *_proj, expected all-linear, a list of names or "),
+    (f"{ADAPTER}.rank_pattern.q_proj", 0, "got 0, expected more than 0; "),
+    (f"{TRAIN}.loraplus_lr_ratio", 4, "is for adapters only; remove it"),
     (f"{ADAPTER}.quantize_base", "2bit", "got '2bit', expected '4bit' or '8bit'; "),
     # No port, none that is one, no host.
     *(
@@ -66,7 +75,7 @@ def test_the_names_of_layers_are_looked_at_one_by_one() -> None:
     assert message.startswith(f"{ADAPTER}.target_modules.1: got 3, expected text; ")
     (message,) = faults({f"{ADAPTER}.target_modules": []})
     assert message.startswith(
-        f"{ADAPTER}.target_modules: got [], expected 'all-linear' or at least 1 entry; "
+        f"{ADAPTER}.target_modules: got [], expected text or at least 1 entry; "
     )
 
 

@@ -15,8 +15,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from moray.config.schema.base import result_keys
+from moray.config.schema.losses import Preference
 from moray.config.schema.sections import Data
-from moray.config.schema.train import Adapter, Preference
+from moray.config.schema.train import Adapter
 from moray.corpus.dataset import SPLITS, Document, write_dataset
 from moray.errors import UserError
 from moray.model import adapter as adapters

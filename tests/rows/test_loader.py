@@ -12,8 +12,8 @@ from object_store import object_store
 from small_model import write_many_windows
 
 from moray.config.schema.base import result_keys
+from moray.config.schema.losses import Preference
 from moray.config.schema.sections import Data
-from moray.config.schema.train import Preference
 from moray.provenance.manifest import read_manifest
 from moray.rows.loader import Shard, from_memory, from_stream, row_positions
 from moray.rows.order import Mixture

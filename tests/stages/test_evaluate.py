@@ -14,7 +14,7 @@ from jobs import execution_of, job_maker
 from transformers import AutoModelForCausalLM
 
 from moray.config.schema.base import result_keys
-from moray.config.schema.train import Preference
+from moray.config.schema.losses import Preference
 from moray.corpus.dataset import content, read_documents, write_dataset
 from moray.errors import UserError
 from moray.evaluate.worker import batches_of

@@ -52,7 +52,15 @@ def test_adapters_that_are_merged_by_another_factor_are_refused(
     assert not (tmp_path / "model").exists()
 
 
-@pytest.mark.parametrize("settings", [{}, {"use_dora": True, "use_rslora": True}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"use_dora": True, "use_rslora": True},
+        {"init_lora_weights": "pissa_niter_4", "rank_pattern": {"q_proj": 2}},
+        {"init_lora_weights": "olora", "target_modules": ".*_proj", "base_dtype": "bf16"},
+    ],
+)
 def test_adapters_are_merged_into_the_model_and_lie_beside_it(
     trained: Path, tmp_path: Path, settings: dict[str, Any]
 ) -> None:

@@ -273,6 +273,17 @@ def test_experts_that_are_not_quantized_are_reported(unmet: Unmet) -> None:
     assert unmet(["base"], **keys | {"runs.base.adapter.quantize_base": "4bit"}) == []
 
 
+def test_modules_that_the_base_does_not_have_are_reported(unmet: Unmet, folder: Path) -> None:
+    named = {"runs.base.model": "folder"}
+    for keys, line in (
+        ({"modules_to_save": ["lm_hed"]}, "modules_to_save: got lm_hed, expected the name of a "),
+        ({"target_modules": r".*\.(q|v)_prj"}, r"target_modules: got .*\.(q|v)_prj, expected an "),
+    ):
+        (found,) = unmet(["base"], **named, **{"runs.base.adapter": keys})
+        assert found.startswith(f"runs.base.adapter.{line}")
+    assert unmet(["base"], **named, **{"runs.base.adapter": {"target_modules": ".*v_proj"}}) == []
+
+
 def test_a_base_without_a_load_balancing_loss_is_reported(unmet: Unmet, folder: Path) -> None:
     build(PACKED["Mixtral"]()).save_pretrained("models/experts")
     keys = {

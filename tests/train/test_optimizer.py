@@ -1,11 +1,16 @@
 """AdamW's groups and its step."""
 
+from collections.abc import Callable
 from copy import deepcopy
+from typing import Any
 
 import pytest
 import torch
 from architectures import HYBRID, UNPACKED, build
+from peft import LoraConfig, get_peft_model
+from peft.optimizers import create_loraplus_optimizer
 from torch import Tensor, nn
+from torch.optim import AdamW
 
 from moray.config.schema.train import Train
 from moray.train.optimizer import Optimizer, set_learning_rate
@@ -128,3 +133,34 @@ def test_it_keeps_for_a_weight_what_pytorch_keeps_and_counts_its_bytes() -> None
         moments = sum(expected[name].nbytes for name in optimizer.moments)
         assert moments == optimizer.state_bytes(parameter.numel(), 0)
         assert all(expected[name].shape == () for name in optimizer.numbers)
+
+
+def test_lora_plus_is_that_of_peft() -> None:
+    def adapted() -> Any:
+        torch.manual_seed(0)
+        config = LoraConfig(r=2, target_modules=["0", "1"], init_lora_weights=False)
+        return get_peft_model(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 3)), config)
+
+    def stepped(model: Any, step: Callable[[], object]) -> list[Tensor]:
+        model(torch.ones(2, 3)).square().sum().backward()
+        step()
+        return [one.detach() for one in model.parameters() if one.requires_grad]
+
+    ours, theirs = adapted(), adapted()
+    optimizer = Optimizer(Train(loraplus_lr_ratio=16, weight_decay=0.1, max_grad_norm=1e9))
+    made = optimizer.make(ours)
+    plus = create_loraplus_optimizer(
+        theirs,
+        AdamW,
+        lr=0.01,
+        loraplus_lr_ratio=16,
+        loraplus_weight_decay=0.1,
+        betas=(0.9, optimizer._settings.adam_beta2),
+    )
+    found = stepped(ours, lambda: optimizer.step(ours, made, 0.01))
+    assert found != []
+    for one, right in zip(found, stepped(theirs, plus.step), strict=True):
+        torch.testing.assert_close(one, right)
+    set_learning_rate(made, 0.5)
+    rates = {group["lr"]: len(group["params"]) for group in made.param_groups}
+    assert rates == {0.5: 2, 8.0: 2}

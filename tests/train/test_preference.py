@@ -18,7 +18,8 @@ from small_model import EXECUTION
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from moray.config.schema.base import result_keys
-from moray.config.schema.train import Adapter, Preference
+from moray.config.schema.losses import Preference
+from moray.config.schema.train import Adapter
 from moray.tasks.preference.reference import reference
 from moray.train.loop import train
 from moray.workers.entry import Worker

@@ -15,7 +15,8 @@ from moray.config.lineage import (
 from moray.config.schema.experiment import SMOKE_TEST_RUN, Experiment, Run
 from moray.config.schema.models import ScratchModel, ScratchVisionModel
 from moray.config.schema.sections import WorkerRange
-from moray.config.schema.train import STRATEGIES, Adapter
+from moray.config.schema.strategies import STRATEGIES
+from moray.config.schema.train import Adapter
 from moray.config.tasks import (
     FORMATS,
     MODALITIES,
@@ -241,6 +242,8 @@ def _engine(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
     yield from _arithmetic(f"runs.{name}", run)
     if run.adapter:
         yield from _adapter(experiment, name, run, run.adapter)
+    elif run.train.loraplus_lr_ratio:
+        yield UserError(f"runs.{name}.train.loraplus_lr_ratio", "is for adapters only", "remove it")
 
 
 def _arithmetic(path: str, run: Run) -> Iterator[UserError]:
@@ -333,6 +336,8 @@ def _adapter(experiment: Experiment, name: str, run: Run, adapter: Adapter) -> I
     base = lineage.existing_base(experiment, name)
     if base and getattr(experiment.models[base], "new_tokens", []) and train.strategy != "ddp":
         yield new_tokens_error(path, train.strategy, f"models.{base}.new_tokens")
+    if adapter.trainable_token_indices and train.strategy != "ddp":
+        yield new_tokens_error(path, train.strategy, "trainable_token_indices")
 
 
 def _tasks(experiment: Experiment) -> Iterator[UserError]:

@@ -3,6 +3,7 @@
 PEFT is imported when it is needed: that takes over a second, and most runs have no adapter.
 """
 
+import math
 from collections.abc import Collection
 from copy import copy
 from pathlib import Path
@@ -10,11 +11,15 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from moray.config.schema.train import Adapter
 from moray.model.forward import freeze_unused
 from moray.model.targets import lora_config, unknown_targets
+
+# What an adapter began with that was taken away from the base's weights.
+_START = "start_of_adapter"
 
 
 def add_adapter(model: PreTrainedModel, settings: Adapter, seed: int) -> None:
@@ -24,8 +29,12 @@ def add_adapter(model: PreTrainedModel, settings: Adapter, seed: int) -> None:
         UserError: see `lora_config`.
     """
     config = lora_config(model, settings)
+    if settings.changes_base and model.device.type == "meta":
+        # These workers have no weights yet, and get all of them from the first one.
+        config.init_lora_weights = True
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        # A start from the base's weights is a function of these alone: the export finds it again.
+        torch.manual_seed(0 if settings.changes_base else seed)
         try:
             model.add_adapter(config)
         except ValueError as error:
@@ -38,6 +47,11 @@ def add_adapter(model: PreTrainedModel, settings: Adapter, seed: int) -> None:
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
+    if settings.changes_base:
+        from peft.utils import get_peft_model_state_dict
+
+        start = get_peft_model_state_dict(model, adapter_name="default")
+        vars(model)[_START] = {name: value.clone() for name, value in start.items()}
 
 
 def _drop_out(model: PreTrainedModel, share: float) -> None:
@@ -70,7 +84,7 @@ def save_adapter(
     dtype: torch.dtype,
     base: tuple[str | None, str | None] = (None, None),
 ) -> None:
-    """Write a model's adapters in PEFT's format.
+    """Write a model's adapters in PEFT's format, for the base as it was before they were added.
 
     Args:
         settings: those that they were made with.
@@ -81,7 +95,8 @@ def save_adapter(
 
     folder.mkdir(exist_ok=True)
     config = copy(model.peft_config["default"])
-    if not config.target_parameters:
+    is_expression = isinstance(targets := settings.target_modules, str) and targets != "all-linear"
+    if not config.target_parameters and not is_expression:
         # As it was given, instead of the names that it stands for.
         config.target_modules = settings.target_modules
     for key in ("target_modules", "target_parameters", "exclude_modules"):
@@ -89,12 +104,40 @@ def save_adapter(
             # The order of a set is another in each process.
             setattr(config, key, sorted(names))
     config.base_model_name_or_path, config.revision = base
+    state = get_peft_model_state_dict(model, adapter_name="default")
+    if settings.changes_base:
+        state = _less_their_start(config, state, vars(model)[_START])
     config.save_pretrained(str(folder))
     weights = {
-        f"base_model.model.{name}": value.to(dtype).contiguous()
-        for name, value in get_peft_model_state_dict(model, adapter_name="default").items()
+        f"base_model.model.{name}": value.to(dtype).contiguous() for name, value in state.items()
     }
     save_file(weights, folder / "adapter_model.safetensors", {"format": "pt"})
+
+
+def _less_their_start(
+    config: Any, state: dict[str, Tensor], start: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    """Adapters of twice the rank, which add what has changed since they began: BA - B0 A0.
+
+    Args:
+        config: PEFT's, which is changed.
+        state: trained matrices, by name.
+        start: those that they began with.
+    """
+    alpha = math.sqrt(2) if config.use_rslora else 2
+    config.r, config.lora_alpha = 2 * config.r, alpha * config.lora_alpha
+    config.rank_pattern = {name: 2 * rank for name, rank in config.rank_pattern.items()}
+    config.alpha_pattern = {name: alpha * one for name, one in config.alpha_pattern.items()}
+    config.init_lora_weights = True
+    both = {}
+    for name, value in state.items():
+        if ".lora_A." in name:
+            both[name] = torch.cat([value, start[name]])
+        elif ".lora_B." in name:
+            both[name] = torch.cat([value, -start[name]], dim=1)
+        else:
+            both[name] = value
+    return both
 
 
 def merged(base: PreTrainedModel, folder: Path) -> PreTrainedModel:

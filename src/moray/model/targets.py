@@ -55,7 +55,9 @@ def lora_config(model: PreTrainedModel, settings: Adapter) -> "LoraConfig":
     from peft import LoraConfig
     from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
 
-    ids, heads = getattr(model.config, NEW_TOKENS, None), _heads(model)
+    ids = getattr(model.config, NEW_TOKENS, None)
+    ids = sorted({*(ids or ()), *(settings.trainable_token_indices or ())})
+    heads = _heads(model)
     targets, parameters = settings.target_modules, dict[str, int]()
     if not isinstance(targets, str):
         parameters = _experts(model, targets)
@@ -63,20 +65,26 @@ def lora_config(model: PreTrainedModel, settings: Adapter) -> "LoraConfig":
             name for name in targets if name not in _LAYERS_OF_EXPERTS or _layers(model, name)
         ]
         _check_names(model, targets)
+    elif targets != "all-linear" and any(parameter.dim() == 3 for parameter in model.parameters()):
+        targets = _matches(model, targets)
     left_out = _in_heads(model, heads)
-    if isinstance(targets, str):
+    if targets == "all-linear":
         left_out = [*_not_adapted(model), *left_out]
     config = LoraConfig(
         r=settings.rank,
         lora_alpha=settings.alpha,
         target_modules=targets,
-        target_parameters=[*parameters] or None,
-        rank_pattern={_pattern(name): settings.rank * n for name, n in parameters.items() if n > 1},
+        target_parameters=[*parameters, *(settings.target_parameters or ())] or None,
+        rank_pattern={_pattern(name): settings.rank * n for name, n in parameters.items() if n > 1}
+        | (settings.rank_pattern or {}),
         alpha_pattern={
             _pattern(name): settings.alpha * n for name, n in parameters.items() if n > 1
-        },
+        }
+        | (settings.alpha_pattern or {}),
+        layers_to_transform=settings.layers_to_transform,
         exclude_modules=left_out or None,
-        modules_to_save=heads or None,
+        modules_to_save=[*dict.fromkeys([*heads, *(settings.modules_to_save or ())])] or None,
+        init_lora_weights=settings.init_lora_weights or True,
         use_rslora=settings.use_rslora,
         lora_dropout=settings.dropout,
         use_dora=settings.use_dora,
@@ -91,18 +99,20 @@ def lora_config(model: PreTrainedModel, settings: Adapter) -> "LoraConfig":
             config.alpha_pattern = {
                 name: settings.alpha * math.sqrt(config.rank_pattern[name] / settings.rank)
                 for name in config.alpha_pattern
-            }
+            } | (settings.alpha_pattern or {})
     except ValueError as error:
         raise unknown_targets(settings, error) from error
     if config.target_parameters:
         named = {*config.target_parameters}
-        if isinstance(targets, str):
+        if targets == "all-linear":
             named.discard(_ROUTER)
         config.target_parameters = sorted(named | {*_left_out(model, config, targets)})
-        config.target_modules = sorted(config.target_modules)
+        if not isinstance(config.target_modules, str):
+            config.target_modules = sorted(config.target_modules)
         # PEFT refuses it for parameters, also when it loads an adapter.
         config.lora_dropout = 0.0
         _check_experts(model, settings, config)
+    _check_others(model, settings)
     return config
 
 
@@ -113,6 +123,27 @@ def unknown_targets(settings: Adapter, error: Exception) -> UserError:
         f"got {settings.target_modules} ({first_line(error)})",
         "name linear layers of the model, or choose all-linear",
     )
+
+
+def _matches(model: PreTrainedModel, expression: str) -> list[str]:
+    """The paths of the layers of a mixture of experts that an expression stands for.
+
+    PEFT would take the last parts of their names, in all blocks.
+
+    Raises:
+        UserError: if one has a name that PEFT takes for that of experts.
+    """
+    linear = (path for path, module in model.named_modules() if isinstance(module, nn.Linear))
+    found = [path for path in linear if re.fullmatch(expression, path)]
+    for path in found:
+        if path.rpartition(".")[2] in {*_LAYERS_OF_EXPERTS, "gate"}:
+            raise UserError(
+                "adapter.target_modules",
+                f"got {expression}, which has {path}: PEFT takes its name for that of the experts",
+                "list the names of layers, and experts in target_parameters",
+            )
+    # None: PEFT says so.
+    return found or [expression]
 
 
 def _experts(model: PreTrainedModel, names: Iterable[str]) -> dict[str, int]:
@@ -159,6 +190,9 @@ def _left_out(
 
     PEFT takes such a name for the tensors of all experts alone.
     """
+    if isinstance(targets, str) and targets != "all-linear":
+        # An expression says itself which.
+        return
     names = _LAYERS_OF_EXPERTS if isinstance(targets, str) else _LAYERS_OF_EXPERTS & {*targets}
     for path, module in model.named_modules():
         parent, _, name = path.rpartition(".")
@@ -167,14 +201,66 @@ def _left_out(
 
 
 def _check_experts(model: PreTrainedModel, settings: Adapter, config: "LoraConfig") -> None:
-    if settings.use_dora:
-        others = ", ".join(sorted(config.target_modules))
-        raise UserError(
-            "adapter.use_dora",
-            f"can't be used with the experts of a {model.config.model_type} model, which share "
-            "a tensor",
-            "set it to false" + (f", or target_modules to [{others}]" if others else ""),
-        )
+    keys = {
+        "use_dora": settings.use_dora and "set it to false",
+        "init_lora_weights": settings.init_lora_weights not in (None, "gaussian")
+        and "set it to null",
+    }
+    others = ", ".join(sorted(config.target_modules))
+    for key, remedy in keys.items():
+        if remedy:
+            raise UserError(
+                f"adapter.{key}",
+                f"can't be used with the experts of a {model.config.model_type} model, which share "
+                "a tensor",
+                remedy + (f", or target_modules to [{others}]" if others else ""),
+            )
+
+
+def _check_others(model: PreTrainedModel, settings: Adapter) -> None:
+    """Check what PEFT takes without a word: names of nothing, and embeddings that share weights."""
+    modules, parameters = dict(model.named_modules()), dict(model.named_parameters())
+    targets = settings.target_modules
+    is_expression = isinstance(targets, str) and targets != "all-linear"
+    if is_expression and not any(re.fullmatch(str(targets), path) for path in modules):
+        raise _nothing("target_modules", str(targets), "an expression for the path of a layer")
+    both = model.get_input_embeddings(), model.get_output_embeddings()
+    for name in settings.modules_to_save or ():
+        found = [modules[path] for path in _layers(model, name)]
+        if not found:
+            raise _nothing("modules_to_save", name, "the name of a module")
+        if both[0].weight is both[1].weight and any(module in both for module in found):
+            raise UserError(
+                "adapter.modules_to_save",
+                f"got {name}, whose weights are shared by the input and output embeddings",
+                "remove it",
+            )
+        if not all(w.is_floating_point() for module in found for w in module.parameters()):
+            raise UserError(
+                "adapter.modules_to_save",
+                f"got {name}, which quantize_base quantizes",
+                "remove one of them",
+            )
+    for name in settings.target_parameters or ():
+        if not any(path == name or path.endswith(f".{name}") for path in parameters):
+            raise _nothing("target_parameters", name, "the end of a parameter's name")
+    for key, patterns in (
+        ("rank_pattern", settings.rank_pattern),
+        ("alpha_pattern", settings.alpha_pattern),
+    ):
+        for pattern in patterns or ():
+            # As PEFT looks for it.
+            whole = re.compile(rf"(.*\.)?({pattern})$")
+            if not any(map(whole.match, [*modules, *parameters])):
+                raise _nothing(key, pattern, "the name of a layer")
+    count = model.config.get_text_config().num_hidden_layers
+    for number in settings.layers_to_transform or ():
+        if number >= count:
+            raise _nothing("layers_to_transform", str(number), f"at most {count - 1}")
+
+
+def _nothing(key: str, name: str, expected: str) -> UserError:
+    return UserError(f"adapter.{key}", f"got {name}, expected {expected}", "correct it")
 
 
 def _check_names(model: PreTrainedModel, names: Iterable[str]) -> None:

@@ -151,11 +151,14 @@ def _template_faults(experiment: Experiment, run: str, model: str) -> Iterator[U
 def _adapter(experiment: Experiment, name: str, run: Run, model: str) -> Iterator[UserError]:
     """Faults of an adapter with its base, by the base's `config.json`.
 
-    A mixture of experts is built without its files, which name other layers than the model has.
+    A mixture of experts is built without its files, which name other layers than the model has, and
+    so is a model whose modules are named.
     """
     config = _config(experiment, model)
     yield from sharding_faults(name, run.train, run.adapter, config)
-    if not run.adapter or not config or not has_experts(config):
+    if not run.adapter or not config:
+        return
+    if not (has_experts(config) or run.adapter.names_modules):
         return
     # Takes a while to import.
     from moray.model.load import empty_model

@@ -17,7 +17,8 @@ from moray.config.layout import (
     workers_are_here,
 )
 from moray.config.schema.sections import Ray
-from moray.config.schema.train import STRATEGIES, Adapter, Train
+from moray.config.schema.strategies import STRATEGIES
+from moray.config.schema.train import Adapter, Train
 from moray.errors import UserError
 from moray.model.shapes import (
     NEW_TOKENS,
@@ -120,7 +121,7 @@ def model_faults(
             "maximum length",
             "lower it or choose another model",
         )
-    if adapter is None or adapter.target_modules == "all-linear" or not shapes:
+    if adapter is None or isinstance(adapter.target_modules, str) or not shapes:
         return
     if any(".experts." in name for name in shapes):
         # In the model, the layers of experts are others than in its files.

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from moray.config.schema.sections import Data
-from moray.config.schema.train import STRATEGIES
+from moray.config.schema.strategies import STRATEGIES
 from moray.config.tasks import sequence_length
 from moray.console import say
 from moray.errors import ConfigError, UserError

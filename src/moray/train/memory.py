@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from moray.config.schema.train import STRATEGIES, Adapter, Part, Train
+from moray.config.schema.strategies import STRATEGIES, Part
+from moray.config.schema.train import Adapter, Train
 from moray.train.optimizer import Optimizer
 
 FLOAT = 4

@@ -109,12 +109,16 @@ class Optimizer:
             UserError: if the optimizer isn't one for this model.
         """
         settings, extra = self._settings, self._extra
+        ratios = [1.0, *([settings.loraplus_lr_ratio] if settings.loraplus_lr_ratio else [])]
         groups: list[dict[str, Any]] = [
-            {"params": [], "weight_decay": settings.weight_decay},
-            {"params": [], "weight_decay": 0.0},
+            {"params": [], "weight_decay": decay, "lr_ratio": ratio}
+            for ratio in ratios
+            for decay in (settings.weight_decay, 0.0)
         ]
         for name, parameter in trained_parameters(model).items():
-            groups[not _is_decayed(name, parameter)]["params"].append(parameter)
+            # As in LoRA+.
+            faster = 2 * (len(ratios) > 1 and ".lora_B." in name)
+            groups[faster + (not _is_decayed(name, parameter))]["params"].append(parameter)
         filled = [group for group in groups if group["params"]]
         if extra is None:
             return adamw(filled, settings)
@@ -237,7 +241,7 @@ def _is_decayed(name: str, parameter: nn.Parameter) -> bool:
 def set_learning_rate(torch_optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
     """Set the learning rate of the next step."""
     for group in torch_optimizer.param_groups:
-        group["lr"] = learning_rate
+        group["lr"] = learning_rate * group.get("lr_ratio", 1.0)
 
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:

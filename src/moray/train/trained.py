@@ -13,7 +13,9 @@ from moray.model.size import num_weights
 from moray.train.optimizer import block_matrices
 
 # What PEFT calls the parts of a layer with an adapter.
-_PARTS = {"base_layer", "original_module", "token_adapter"}
+_PARTS = {"base_layer", "original_module", "token_adapter", "modules_to_save", "default"}
+# What tells the layers around them.
+_AROUND = ("base_layer", "modules_to_save")
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ def _owner(model: PreTrainedModel, name: str) -> tuple[str, str]:
     An adapter of a tensor, such as that of all experts, has another one inside of it.
     """
     path = name.rpartition(".")[0]
-    while path and not hasattr(model.get_submodule(path), "base_layer"):
+    while path and not any(hasattr(model.get_submodule(path), part) for part in _AROUND):
         path = path.rpartition(".")[0]
     parts = [part for part in (path or name).split(".") if part not in _PARTS]
     tensor = getattr(model.get_submodule(path), "parameter_name", "weight")

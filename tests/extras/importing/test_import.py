@@ -87,11 +87,6 @@ LORA = {"adapter": "lora", "lora_r": 4, "lora_alpha": 8, "lora_target_modules": 
         (LORA, "adapter.base_dtype", "bf16"),
         (LORA | {"lora_target_linear": True}, "adapter.target_modules", "all-linear"),
         (
-            LORA | {"lora_target_parameters": ["mlp.experts.gate_up_proj"]},
-            "adapter.target_modules",
-            ["q_proj", "gate_proj", "up_proj"],
-        ),
-        (
             LORA | {"lora_target_modules": r"language_model.model.layers.[\d]+.(mlp).(up|q)_proj"},
             "adapter.target_modules",
             ["up_proj", "q_proj"],
@@ -181,6 +176,31 @@ def test_new_tokens_and_random_weights() -> None:
     given = {"add_special_tokens": "<a>,<b>", "train_from_scratch": True}
     made = imported(LLAMA_FACTORY | given)["models"]["theirs-base"]
     assert (made["new_tokens"], made["random_weights"]) == (["<a>", "<b>"], True)
+
+
+def test_fields_of_peft_are_imported() -> None:
+    theirs = {
+        "lora_modules_to_save": ["embed_tokens", "lm_head"],
+        "lora_target_parameters": ["mlp.experts.down_proj"],
+        "peft_layers_to_transform": [0, 1],
+        "peft_init_lora_weights": "gaussian",
+        "peft_trainable_token_indices": [3],
+        "loraplus_lr_ratio": 16,
+    }
+    made = imported(AXOLOTL | LORA | theirs)
+    found = at(made, "adapter")
+    assert found["modules_to_save"] == ["embed_tokens", "lm_head"]
+    assert found["target_parameters"] == ["mlp.experts.down_proj"]
+    assert (found["layers_to_transform"], found["trainable_token_indices"]) == ([0, 1], [3])
+    assert (found["init_lora_weights"], at(made, "train.loraplus_lr_ratio")) == ("gaussian", 16)
+    expression = r".*\.(q|v)_proj"
+    made = imported(AXOLOTL | LORA | {"lora_target_modules": expression})
+    assert at(made, "adapter.target_modules") == expression
+    made = imported(LLAMA_FACTORY | {"pissa_init": True, "additional_target": "lm_head"})
+    assert at(made, "adapter.init_lora_weights") == "pissa_niter_16"
+    assert at(made, "adapter.modules_to_save") == ["lm_head"]
+    loftq = AXOLOTL | LORA | {"peft_init_lora_weights": "loftq"}
+    assert "peft_init_lora_weights (loftq: only gaussian" in refusals(loftq)
 
 
 def test_the_load_balancing_loss_is_imported_with_its_coefficient() -> None:

@@ -10,7 +10,7 @@ import torch
 from classified import DECODERS, ENCODERS, degree, opinions, prepare, things, with_labels
 from transformers import AutoModelForSequenceClassification
 
-from moray.config.schema.train import Classification
+from moray.config.schema.losses import Classification
 from moray.errors import UserError
 from moray.provenance.manifest import read_manifest
 from moray.rows.store import Rows, StoredRows

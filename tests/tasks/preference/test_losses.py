@@ -5,7 +5,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from moray.config.schema.train import Preference
+from moray.config.schema.losses import Preference
 from moray.tasks.preference.losses import preference_losses, rewards
 from moray.tasks.preference.proofs import loss_of
 

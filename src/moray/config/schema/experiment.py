@@ -19,6 +19,7 @@ from moray.config.schema.base import (
 )
 from moray.config.schema.datasets import Dataset
 from moray.config.schema.export import Export, Gguf, Push
+from moray.config.schema.losses import Classification, Preference
 from moray.config.schema.models import BaseModelSource
 from moray.config.schema.sections import (
     Benchmarks,
@@ -27,7 +28,7 @@ from moray.config.schema.sections import (
     Generate,
     Ray,
 )
-from moray.config.schema.train import Adapter, Classification, Preference, Train
+from moray.config.schema.train import Adapter, Train
 
 DottedKey = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$")]
 Seeds = Annotated[list[Seed], Field(min_length=1)]

@@ -1,101 +1,17 @@
-"""How a model is trained: its loss, its optimizer, and how work is distributed over workers."""
+"""How a model is trained: its loss, its optimizer, and what of it is trained."""
 
-from dataclasses import dataclass
+import re
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeInt, model_validator
 
 from moray.config.schema.base import Fraction, PositiveInt, Section, Seed, added, execution_only
+from moray.config.schema.strategies import FSDP2, DeepSpeed, StrategyName
 
-StrategyName = Literal["ddp", "fsdp2", "deepspeed"]
 OptimizerName = Literal["adamw", "adamw_8bit", "muon", "adafactor"]
-Part = Literal["parameters", "gradients", "optimizer"]
-
 
 # Enough for the cores of a CPU.
 MICRO_BATCH_SIZE = 8
-
-
-@dataclass(frozen=True)
-class StrategyFacts:
-    """A strategy, for checks of the config and of the machine.
-
-    Attributes:
-        sharded: what each worker has only a shard of.
-        copies_weights: whether it has a copy of the trained parameters, in fp32, for the optimizer.
-        library: optional library that it needs, and the extra of that name.
-        deterministic: whether it is documented to be deterministic on GPUs.
-        quantizes: whether a frozen base can be quantized.
-        takes_any_optimizer: whether it steps with any optimizer, and not with copies of its own.
-    """
-
-    sharded: frozenset[Part] = frozenset()
-    copies_weights: bool = False
-    library: str | None = None
-    deterministic: bool = True
-    quantizes: bool = False
-    takes_any_optimizer: bool = True
-
-
-_ALL: frozenset[Part] = frozenset(("parameters", "gradients", "optimizer"))
-
-STRATEGIES: dict[StrategyName, StrategyFacts] = {
-    "ddp": StrategyFacts(quantizes=True),
-    "fsdp2": StrategyFacts(sharded=_ALL, quantizes=True),
-    # Of ZeRO's third stage.
-    "deepspeed": StrategyFacts(
-        sharded=_ALL,
-        copies_weights=True,
-        library="deepspeed",
-        deterministic=False,
-        takes_any_optimizer=False,
-    ),
-}
-
-
-class FSDP2(Section):
-    """PyTorch's fully sharded data parallel: each worker has a shard of every tensor."""
-
-    reshard_after_forward: bool = execution_only(
-        True,
-        description="Whether to free a block's parameters after its forward pass and gather "
-        "them again for the backward pass: less memory, more communication.",
-    )
-    cpu_offload: bool = execution_only(
-        False,
-        description="Whether to keep parameters, gradients and optimizer state in main memory.",
-    )
-    shard_size: PositiveInt | None = execution_only(
-        None,
-        description="Number of workers that share one copy of the model, such as the GPUs of a "
-        "node; must divide `ray.num_workers`. Copies exchange only gradients (HSDP). By default, "
-        "all workers share one.",
-    )
-
-
-class DeepSpeed(Section):
-    """DeepSpeed's ZeRO. Needs the optional `deepspeed` extra."""
-
-    zero_stage: Literal[1, 2, 3] = execution_only(
-        2,
-        description="What is sharded over the workers: optimizer state (1), also gradients (2), "
-        "also parameters (3).",
-    )
-    offload_optimizer: bool = execution_only(
-        False, description="Whether to keep the optimizer state in main memory."
-    )
-    offload_parameters: bool = execution_only(
-        False, description="Whether to keep parameters in main memory; needs `zero_stage: 3`."
-    )
-
-    @model_validator(mode="after")
-    def _parameters_are_spread(self) -> Self:
-        if self.offload_parameters and self.zero_stage != 3:
-            raise ValueError(
-                "offload_parameters: true needs zero_stage: 3, the only one that shards "
-                f"parameters, got zero_stage: {self.zero_stage}; change one of them"
-            )
-        return self
 
 
 class Profile(Section):
@@ -183,6 +99,11 @@ class Train(Section):
     )
     adam_beta2: Fraction = Field(
         0.95, description="AdamW's decay rate for the mean of the squared gradient."
+    )
+    loraplus_lr_ratio: Annotated[float, Field(gt=0)] | None = added(
+        None,
+        description="LoRA+ (Hayou et al., 2024): the learning rate of the matrices `B` of an "
+        "adapter is so many times `learning_rate`.",
     )
     router_aux_loss: bool | Annotated[float, Field(gt=0)] = added(
         False,
@@ -283,6 +204,23 @@ class Train(Section):
         return self
 
 
+_STARTS = re.compile(r"gaussian|orthogonal|olora|pissa(_niter_[1-9]\d*)?")
+# PEFT's others.
+_NO_STARTS = {
+    "loftq": "which begins from weights in 4 bits that PEFT makes of a base by itself",
+    **dict.fromkeys(("eva", "corda", "lora_ga"), "which begins from a pass over data of its own"),
+}
+
+
+def _fault_of(expression: str) -> str | None:
+    """What is wrong with a regular expression; None if nothing is."""
+    try:
+        re.compile(expression)
+    except re.error as error:
+        return str(error)
+    return None
+
+
 class Adapter(Section):
     """LoRA: trains small matrices added to the frozen base. Source: Hu et al., 2021."""
 
@@ -299,9 +237,10 @@ class Adapter(Section):
         description="Dropout on the adapter's input; those of experts, which PEFT adapts as "
         "parameters, have none.",
     )
-    target_modules: Literal["all-linear"] | Annotated[list[str], Field(min_length=1)] = Field(
+    target_modules: str | Annotated[list[str], Field(min_length=1)] = Field(
         "all-linear",
-        description="Names, or ends of names, of the layers to adapt. `all-linear`: all linear "
+        description="Names, or ends of names, of the layers to adapt; or a regular expression for "
+        "whole paths, such as `.*self_attn.*`. `all-linear`: all linear "
         "layers except the output embedding, routers, and layers of which an architecture's code "
         "uses the weights alone; of mixtures of experts, also the experts where PEFT takes them "
         "for linear layers. `gate_proj`, `up_proj` and `down_proj` stand for those of the experts "
@@ -317,6 +256,42 @@ class Adapter(Section):
         description="Whether to train the magnitudes of the base's weight columns too. Source: "
         "Liu et al., 2024.",
     )
+    init_lora_weights: str | None = added(
+        None,
+        description="How the added matrices begin, by PEFT's names; by default, one is random and "
+        "the other zero. `gaussian`, `orthogonal` (an even rank): other random ones. `pissa` (Meng "
+        "et al., 2024), `pissa_niter_N` (N steps of a faster decomposition), `olora` "
+        "(Büyükakyüz, 2024): from the base's weights, of which they are taken away; not for "
+        "experts, `use_dora` or `quantize_base`. Adapters of these are exported with twice the "
+        "rank, for the original base.",
+    )
+    modules_to_save: Annotated[list[str], Field(min_length=1)] | None = added(
+        None,
+        description="Names, or ends of names, of modules that are trained whole beside the "
+        "adapter, such as `embed_tokens` and `lm_head`.",
+    )
+    layers_to_transform: Annotated[list[NonNegativeInt], Field(min_length=1)] | None = added(
+        None, description="Numbers of the blocks to adapt, from 0; by default, all of them."
+    )
+    rank_pattern: dict[str, PositiveInt] | None = added(
+        None,
+        description="Other ranks, by names, ends of names or regular expressions of layers.",
+    )
+    alpha_pattern: dict[str, Annotated[float, Field(gt=0)]] | None = added(
+        None,
+        description="Other values of `alpha`, by names, ends of names or regular expressions of "
+        "layers.",
+    )
+    target_parameters: Annotated[list[str], Field(min_length=1)] | None = added(
+        None,
+        description="Ends of names of parameters to adapt that aren't those of layers, such as "
+        "`mlp.experts.gate_up_proj`, besides `target_modules`.",
+    )
+    trainable_token_indices: Annotated[list[NonNegativeInt], Field(min_length=1)] | None = added(
+        None,
+        description="Ids of tokens whose embeddings are trained too, beside those of "
+        "`models.NAME.new_tokens`. Needs `strategy: ddp`.",
+    )
     base_dtype: Literal["fp32", "bf16"] = Field(
         "fp32",
         description="Data type of the frozen base's weights during training. `bf16` halves "
@@ -331,91 +306,44 @@ class Adapter(Section):
         "`base_dtype`. Both need `strategy: ddp` or `fsdp2`.",
     )
 
-
-class Classification(Section):
-    """The loss of runs on datasets with `format: classification`; other runs ignore it."""
-
-    class_weights: Literal["balanced"] | dict[str, Annotated[float, Field(gt=0)]] | None = Field(
-        None,
-        description="What the loss of a text is multiplied by, by its label, as in `{rare: 5}`; "
-        "labels that aren't named have 1. `balanced`: texts / (labels · texts with the label). If "
-        "a text can have several labels, the weight is that of having one, and `balanced` is the "
-        "texts without it / those with it. Scores don't count them.",
-    )
-
-
-# Losses of pairs without a reference; those whose log-probabilities are means over an answer's
-# tokens; and those that can be smoothed.
-_WITHOUT_REFERENCE = ("cpo", "simpo", "orpo")
-_PER_TOKEN = ("ipo", "sigmoid_norm", "simpo", "orpo")
-_GAMMA = 0.5
-_SMOOTHED = ("dpo", "robust", "cpo", "simpo")
-
-
-class Preference(Section):
-    """The loss of runs on datasets with `format: preference`; other runs ignore it."""
-
-    loss: Literal["dpo", "ipo", "hinge", "robust", "sigmoid_norm", "cpo", "simpo", "orpo"] = Field(
-        "dpo",
-        description="Against the log-probabilities of the model that the run starts from, the "
-        "reference: `dpo`: Rafailov et al., 2023. `ipo`: Azar et al., 2023, with log-probabilities "
-        "averaged over an answer's tokens, as in TRL. `hinge`: SLiC, Zhao et al., 2023. `robust`: "
-        "Chowdhury et al., 2024, which needs `label_smoothing`. `sigmoid_norm`: `dpo` with "
-        "log-probabilities that are averaged likewise. Without a reference: `cpo`: Xu et al., "
-        "2024. `simpo`: Meng et al., 2024. `orpo`: Hong et al., 2024.",
-    )
-    beta: float = Field(
-        0.1,
-        gt=0,
-        description="KL-penalty coefficient β: how close the model stays to the reference. "
-        "Margins are multiplied by it; `ipo` aims at a margin of 1/(2·`beta`) nats per token. "
-        "`simpo`'s authors choose 2 to 10; `orpo` multiplies its odds ratio by it, λ in the paper.",
-    )
-    label_smoothing: float = Field(
-        0.0,
-        ge=0,
-        lt=0.5,
-        description="Assumed share of pairs whose answers are swapped (conservative DPO: Mitchell, "
-        "2023); with `loss: dpo`, `robust`, `cpo` or `simpo`.",
-    )
-    simpo_gamma: float = added(
-        _GAMMA,
-        ge=0,
-        description="Margin gamma that `simpo` aims at, after log-probabilities are multiplied.",
-    )
-    rpo_alpha: float | None = added(
-        None,
-        ge=0,
-        description="Weight of the negative log-likelihood of the chosen answer, a mean over its "
-        "tokens, that is added to the loss (Pang et al., 2024). Without a value, 1 for `cpo` and "
-        "`orpo`, otherwise 0.",
-    )
+    @property
+    def names_modules(self) -> bool:
+        """Whether it has keys that only the model can be asked about, by names of its modules."""
+        names = self.modules_to_save, self.rank_pattern, self.alpha_pattern
+        numbers = self.layers_to_transform, self.target_parameters
+        is_expression = isinstance(self.target_modules, str) and self.target_modules != "all-linear"
+        return is_expression or any((*names, *numbers))
 
     @property
-    def has_reference(self) -> bool:
-        """Whether the loss depends on a reference."""
-        return self.loss not in _WITHOUT_REFERENCE
-
-    @property
-    def is_per_token(self) -> bool:
-        """Whether log-probabilities are means over the tokens of an answer."""
-        return self.loss in _PER_TOKEN
+    def changes_base(self) -> bool:
+        """Whether its start is taken away from the base's weights."""
+        return self.init_lora_weights is not None and self.init_lora_weights.startswith(
+            ("pissa", "olora")
+        )
 
     @model_validator(mode="after")
-    def _keys_have_an_effect(self) -> Self:
-        if self.label_smoothing and self.loss not in _SMOOTHED:
+    def _can_begin(self) -> Self:
+        start, name = f"init_lora_weights: {self.init_lora_weights}", self.init_lora_weights
+        if name is not None and not _STARTS.fullmatch(name):
+            reason = f" {_NO_STARTS[name]}," if name in _NO_STARTS else ""
             raise ValueError(
-                f"label_smoothing: got {self.label_smoothing:g} with loss: {self.loss}, which has "
-                "no smoothing; remove it, or set loss: dpo"
+                f"init_lora_weights: got {name},{reason} expected gaussian, orthogonal, pissa, "
+                "pissa_niter_N or olora; change it, or remove it"
             )
-        if self.loss == "robust" and not self.label_smoothing:
+        if self.changes_base and (self.use_dora or self.quantize_base):
+            other = "use_dora" if self.use_dora else "quantize_base"
+            raise ValueError(f"{start} can't be combined with {other}; remove one of them")
+        if isinstance(self.target_modules, str) and (fault := _fault_of(self.target_modules)):
             raise ValueError(
-                "label_smoothing: got 0 with loss: robust, which is dpo then; set it to 0.1, for "
-                "example"
+                f"target_modules: got {self.target_modules}, expected all-linear, a list of names "
+                f"or a regular expression ({fault}); correct it"
             )
-        if self.simpo_gamma != _GAMMA and self.loss != "simpo":
+        if self.layers_to_transform and isinstance(self.target_modules, str):
             raise ValueError(
-                f"simpo_gamma: got {self.simpo_gamma:g} with loss: {self.loss}, which has no such "
-                "margin; remove it, or set loss: simpo"
+                f"layers_to_transform: got it with target_modules: {self.target_modules}, expected "
+                "a list of names; name the layers"
             )
+        ranks = [self.rank, *(self.rank_pattern or {}).values()]
+        if self.init_lora_weights == "orthogonal" and any(rank % 2 for rank in ranks):
+            raise ValueError(f"{start} needs even ranks, got {ranks}; change them")
         return self

@@ -10,6 +10,8 @@ from moray.extras.importing.axolotl_templates import template, variables
 from moray.extras.importing.settings import (
     ADAMW,
     RUNNING,
+    initial_weights,
+    lora_plus,
     model,
     optimizer,
     push,
@@ -33,13 +35,20 @@ NESTED = (
 
 _TEXT_MODELS = re.compile(r"\w+For(CausalLM|ConditionalGeneration|ImageTextToText)")
 # Experts' weights, which axolotl adapts as parameters, and their names here.
-_EXPERTS = re.compile(r"(?:mlp\.)?experts\.(gate_up|down)_proj")
 _SAME_PLUGINS = ("cut_cross_entropy", "kernels", "liger", "swanlab", "expert_parallel", "lm_eval")
 # Linear layers of a language model inside one that also takes images.
 _LAYERS = re.compile(
     r"(?:model\\?\.|language_model\\?\.|text_model\\?\.)+layers\\?\.\[?\\d\]?\+\\?\."
     r"(?:\(_checkpoint_wrapped_module\\?\.\)\?)?\([\w|]+\)\\?\.\(([\w|]+)\)_proj"
 )
+
+
+_PEFT_LISTS = {
+    "lora_modules_to_save": "modules_to_save",
+    "lora_target_parameters": "target_parameters",
+    "peft_layers_to_transform": "layers_to_transform",
+    "peft_trainable_token_indices": "trainable_token_indices",
+}
 
 
 def _model(draft: Draft) -> None:
@@ -108,7 +117,6 @@ def _adapter(draft: Draft) -> None:
     dropout, targets = draft.number("lora_dropout", 0.0), draft.get("lora_target_modules", [])
     is_linear = draft.get("lora_target_linear")
     extra = {name: draft.get(f"peft_{name}") for name in ("use_rslora", "use_dora")}
-    experts = draft.get("lora_target_parameters", [])
     if kind is None:
         names = [key for key in draft.config if key.startswith(("lora_", "peft_use_"))]
         for key in [key for key in names if draft.config[key]]:
@@ -120,8 +128,20 @@ def _adapter(draft: Draft) -> None:
     if kind not in ("lora", "qlora"):
         draft.refused["adapter"] = f"{kind}: only lora and qlora"
         return
-    section = {"rank": rank, "alpha": alpha, "dropout": dropout, "base_dtype": "bf16"}
+    section: dict[str, Any] = {
+        "rank": rank,
+        "alpha": alpha,
+        "dropout": dropout,
+        "base_dtype": "bf16",
+    }
     section.update({name: True for name, value in extra.items() if value})
+    section |= initial_weights(draft, "peft_init_lora_weights", draft.get("peft_init_lora_weights"))
+    for name in ("rank_pattern", "alpha_pattern"):
+        if pattern := draft.get(f"lora_{name}"):
+            section[name] = pattern
+    for key, name in _PEFT_LISTS.items():
+        if value := draft.get(key):
+            section[name] = value if isinstance(value, list) else [value]
     if four or kind == "qlora":
         section["quantize_base"] = "4bit"
     elif eight:
@@ -130,33 +150,9 @@ def _adapter(draft: Draft) -> None:
         targets = "all-linear"
     elif isinstance(targets, str):
         layers = _LAYERS.fullmatch(targets)
-        targets = [f"{name}_proj" for name in layers[1].split("|")] if layers else []
-        if not layers:
-            draft.refused["lora_target_modules"] = "a pattern; only names, or ends of names"
-    targets = _with_experts(draft, targets or "all-linear", experts)
-    draft.put("adapter", {**section, "target_modules": targets})
-
-
-def _with_experts(draft: Draft, targets: Any, experts: Any) -> Any:
-    """Layers to adapt, with experts, for which the names of their layers stand here."""
-    names = [experts] if isinstance(experts, str) else list(experts)
-    parts = [match[1] for name in names if (match := _EXPERTS.fullmatch(name))]
-    if len(parts) < len(names):
-        draft.refused["lora_target_parameters"] = (
-            "only experts.gate_up_proj and experts.down_proj; adapters are for linear layers"
-        )
-    if not parts:
-        return targets
-    draft.different["lora_target_parameters"] = (
-        "names of layers stand for experts, and for layers of these names beside them"
-    )
-    if targets == "all-linear":
-        draft.different["lora_target_parameters"] = (
-            "all-linear reaches experts where PEFT takes them for linear layers; see docs/lora.md"
-        )
-        return targets
-    both = {"gate_up": ("gate_proj", "up_proj"), "down": ("down_proj",)}
-    return [*targets, *(name for part in parts for name in both[part] if name not in targets)]
+        # Otherwise an expression, as PEFT takes it.
+        targets = [f"{name}_proj" for name in layers[1].split("|")] if layers else targets
+    draft.put("adapter", {**section, "target_modules": targets or "all-linear"})
 
 
 def _precision(draft: Draft) -> None:
@@ -346,8 +342,13 @@ RULES: Sequence[Rule] = (
     ),
     converts(
         "adapter load_in_4bit load_in_8bit lora_r lora_alpha lora_dropout lora_target_modules "
-        "lora_target_linear lora_target_parameters peft_use_dora peft_use_rslora",
+        "lora_target_linear lora_modules_to_save lora_target_parameters peft_use_dora "
+        "lora_rank_pattern lora_alpha_pattern peft_use_rslora peft_init_lora_weights "
+        "peft_layers_to_transform "
+        "peft_trainable_token_indices",
         "`adapter.rank`, `alpha`, `dropout`, `target_modules`, `use_dora`, `use_rslora`, "
+        "`modules_to_save`, `target_parameters`, `init_lora_weights`, `layers_to_transform`, "
+        "`trainable_token_indices`, `rank_pattern`, `alpha_pattern`, "
         "`quantize_base: 4bit` or `8bit`",
         _adapter,
     ),
@@ -373,6 +374,7 @@ RULES: Sequence[Rule] = (
     ),
     converts("shuffle_merged_datasets", "rows are always shuffled", _order),
     converts("hub_model_id", "`push.repo`", lambda draft: push(draft, "hub_model_id")),
+    lora_plus(),
     *NOTES,
 )
 # What the documentation shows.

@@ -219,15 +219,12 @@ _OTHERS: Sequence[Rule] = (
 )
 # Adapters.
 _ADAPTERS: Sequence[Rule] = (
-    refused("lora_modules_to_save", "adapters are for linear layers"),
     refused(
-        "lora_rank_pattern lora_alpha_pattern peft_layers_to_transform peft_layers_pattern "
-        "peft_layer_replication",
-        "an adapter has one rank, on all layers of a name",
+        "peft_layers_pattern peft_layer_replication peft_ensure_weight_tying",
+        "no such key of adapters",
     ),
-    refused("peft_init_lora_weights=true peft peft.loftq_config", "adapters begin at random"),
-    refused("peft_trainable_token_indices peft_ensure_weight_tying", "see models.NAME.new_tokens"),
-    feature("loraplus_lr_ratio", "loraplus_lr_embedding", "one learning rate for all weights"),
+    refused("peft peft.loftq_config", "adapters can't begin by LoftQ"),
+    no_effect("loraplus_lr_embedding", "embeddings have no adapters"),
     refused("lora_model_dir", "export that run merged, and start from it"),
     refused("resume_from_checkpoint", "checkpoints of other tools aren't read"),
 )

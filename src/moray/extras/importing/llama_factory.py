@@ -8,6 +8,7 @@ from moray.extras.importing.llama_factory_notes import NOTES
 from moray.extras.importing.settings import (
     ADAMW,
     RUNNING,
+    lora_plus,
     model,
     muon,
     optimizer,
@@ -149,6 +150,11 @@ def _adapter(draft: Draft) -> None:
     section["base_dtype"] = "bf16"
     section["target_modules"] = "all-linear" if targets == "all" else as_list(targets)
     section.update({name: True for name, value in extra.items() if value})
+    if modules := draft.get("additional_target"):
+        section["modules_to_save"] = as_list(modules)
+    steps = draft.number("pissa_iter", 16)
+    if draft.get("pissa_init"):
+        section["init_lora_weights"] = "pissa" if steps == -1 else f"pissa_niter_{steps}"
     if bits:
         section["quantize_base"] = f"{int(bits)}bit"
     draft.put("adapter", section)
@@ -233,9 +239,11 @@ RULES: Sequence[Rule] = (
         _optimizer,
     ),
     converts(
-        "finetuning_type lora_rank lora_alpha lora_dropout lora_target use_rslora use_dora "
+        "finetuning_type lora_rank lora_alpha lora_dropout lora_target additional_target "
+        "use_rslora use_dora pissa_init pissa_iter "
         "quantization_bit quantization_method quantization_type double_quantization",
-        "`adapter.rank`, `alpha`, `dropout`, `target_modules`, `use_rslora`, `use_dora`, "
+        "`adapter.rank`, `alpha`, `dropout`, `target_modules`, `modules_to_save`, `use_rslora`, "
+        "`use_dora`, `init_lora_weights`, "
         "`quantize_base: 4bit` or `8bit`",
         _adapter,
     ),
@@ -250,6 +258,7 @@ RULES: Sequence[Rule] = (
     becomes("early_stopping_steps", "train.early_stopping_patience"),
     converts("hub_model_id", "`push.repo`", lambda draft: push(draft, "hub_model_id")),
     becomes("moe_aux_loss_coef", "train.router_aux_loss", read=lambda value: float(value) or None),
+    lora_plus(),
     *NOTES,
 )
 # What the documentation shows.

@@ -147,6 +147,8 @@ _OTHERS: Sequence[Rule] = (
     no_effect("create_new_adapter", "only for adapter_name_or_path"),
     refused("resume_from_checkpoint", "checkpoints of other tools aren't read"),
     no_effect("oft_* module_dropout", "only for finetuning_type: oft"),
+    no_effect("loraplus_lr_embedding", "embeddings have no adapters"),
+    no_effect("pissa_convert", "adapters are exported for the original base"),
     feature("use_llama_pro", "", "no such adapter"),
     no_effect(
         "freeze_trainable_layers freeze_trainable_modules freeze_extra_modules",
@@ -156,8 +158,5 @@ _OTHERS: Sequence[Rule] = (
         "task task_dir batch_size lang n_shot save_dir download_mode",
         "only for `llamafactory-cli eval`; see benchmarks",
     ),
-    feature("pissa_init", "pissa_*", "adapters begin at random"),
-    feature("loraplus_lr_ratio", "loraplus_lr_embedding", "one learning rate for all weights"),
-    refused("additional_target", "adapters are for linear layers"),
 )
 NOTES: Sequence[Rule] = (*_EXECUTION, *_RESULTS, *_TRAINING, *_OTHERS)

@@ -107,7 +107,6 @@ NOWHERE = {
     "dataloader_num_workers": "workers read their rows themselves",
     "do_train": "snakemake finetune trains",
     "group_by_length": "rows have a random order",
-    "modules_to_save": "adapters are for linear layers",
     "neftune_noise_alpha": "no noise is added",
     "output_dir": "results are in results/",
     "overwrite_output_dir": "what is out of date is made again",

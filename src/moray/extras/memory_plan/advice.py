@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from moray import machine
-from moray.config.schema.train import STRATEGIES, Adapter
+from moray.config.schema.strategies import STRATEGIES
+from moray.config.schema.train import Adapter
 from moray.extras.memory_plan.demand import MOST_ROWS, Demand, Setup
 
 # GB of the cards that people have.

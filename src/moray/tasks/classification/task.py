@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from moray.config.schema.train import Classification
+from moray.config.schema.losses import Classification
 from moray.errors import UserError
 from moray.model.quantization import Bits, Quantization
 from moray.proofs.figures import Figures

@@ -55,7 +55,11 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
     dtype = stored_dtype(whole) if cfg["dtype"] == "auto" else DTYPES[cfg["dtype"]]
     loaded = dtype if adapter is None else _merge_dtype(start, dtype)
     load = partial(load_model, dtype=loaded)
-    model = trained_model(start, Path(record["checkpoint"]), adapter, load)
+    as_trained = load
+    if adapter is not None and adapter.changes_base:
+        # What was taken away from the base is that of its weights in this type.
+        as_trained = partial(load_model, dtype=DTYPES[adapter.base_dtype])
+    model = trained_model(start, Path(record["checkpoint"]), adapter, as_trained)
     facts: dict[str, Any] = {}
     alone = adapter is not None and not cfg["merge_adapter"]
     tokenizer = load_tokenizer(start)

@@ -163,12 +163,15 @@ class TokenLoss(LossModule):
 
     def _linear_head(self) -> Tensor | None:
         """The output embedding's weight, if logits are nothing but its product; else None."""
-        head: nn.Module = self.model.get_output_embeddings()
+        head: Any = self.model.get_output_embeddings()
+        if hasattr(head, "modules_to_save"):
+            head = head.modules_to_save["default"]
         # A subclass may compute something else.
         if not self._plain_head or getattr(head, "bias", None) is not None:
             return None
         if type(head) is nn.Linear:
-            return head.weight
+            weight: Tensor = head.weight
+            return weight
         # PEFT trains the rows of new tokens beside the others.
         rows: Any = getattr(head, "token_adapter", None)
         return None if rows is None else rows.get_merged_weights(rows.active_adapters)

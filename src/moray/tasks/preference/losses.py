@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from moray.config.schema.train import Preference
+from moray.config.schema.losses import Preference
 
 
 def preference_losses(

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from moray.config.schema.train import Preference
+from moray.config.schema.losses import Preference
 from moray.tasks.language.proofs.plain import Piece, log_probabilities, pieces_of
 
 _REJECTED = 4

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from moray.config.schema.train import Preference
+from moray.config.schema.losses import Preference
 from moray.model.quantization import Bits, Quantization
 from moray.proofs.figures import Figures
 from moray.rows.store import RowPositions, Rows
