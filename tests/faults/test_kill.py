@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from faults.workflows import (
+    CLASSIFICATION,
     IMAGES,
     STEPS,
     Changes,
@@ -36,12 +37,19 @@ ENGINES: dict[str, Changes] = {
     "stream": {"data.loader": "stream", "ray.resources_per_worker": {"CPU": 0.5}},
     "mixture": {},
     "preference": {},
+    "simpo": {"preference": {"loss": "simpo", "beta": 2.0}},
+    "classification": {"train.global_batch_size": 8},
+    "muon": {"train.optimizer": "muon", "train.strategy": "fsdp2"},
+    "adafactor": {"train.optimizer": "adafactor", "train.learning_rate": 1e-2},
 }
+PAIRS: Changes = {"runs": {"only": {"model": "tiny", "dataset": "pairs"}}}
 # Of engines whose run isn't that of a language model on one dataset.
 SECTIONS: dict[str, Changes] = {
     "images": IMAGES,
     "mixture": {"runs": {"only": {"model": "tiny", "dataset": {"functions": 0.7, "modules": 0.3}}}},
-    "preference": {"runs": {"only": {"model": "tiny", "dataset": "pairs"}}},
+    "preference": PAIRS,
+    "simpo": PAIRS,
+    "classification": CLASSIFICATION,
 }
 
 
@@ -58,7 +66,7 @@ MATRIX = [
     for victim in VICTIMS
     for step in moments(engine, victim)
 ]
-KILLED_WHOLE = ("ddp", "images", "mixture", "preference")
+KILLED_WHOLE = ("ddp", "images", "mixture", "preference", "classification")
 
 
 @pytest.fixture(scope="module")

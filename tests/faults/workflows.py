@@ -34,6 +34,23 @@ IMAGES: Changes = {
     },
     "runs": {"only": {"model": "resnet", "dataset": "digits"}},
 }
+# A Llama that reads which module a function is from.
+CLASSIFICATION: Changes = {
+    "datasets": {"modules-of": {"source": "python-stdlib", "format": "classification"}},
+    "models": {
+        "reader": {
+            "source": "scratch",
+            "classes_of": "modules-of",
+            "tokenizer": {"train_on": "modules-of", "vocab_size": 512},
+            "hidden_size": 16,
+            "intermediate_size": 32,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "max_position_embeddings": 64,
+        }
+    },
+    "runs": {"only": {"model": "reader", "dataset": "modules-of", "data": {"block_size": 64}}},
+}
 
 
 def prepare(folder: Path, changes: Changes, sections: Changes | None = None) -> Project:

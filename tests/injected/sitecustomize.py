@@ -68,7 +68,8 @@ def _change(loop: Any, wanted: dict[str, Any]) -> None:
 
 
 def _inputs(batch: Any) -> Any:
-    return batch.pixels if hasattr(batch, "pixels") else batch.input_ids
+    names = ("pixels", "tokens", "input_ids")
+    return next(getattr(batch, name) for name in names if hasattr(batch, name))
 
 
 def limit_memory(more: int) -> None:
