@@ -6,7 +6,7 @@ import torch
 from numpy.typing import NDArray
 
 from moray.config.schema.losses import Preference
-from moray.tasks.preference.losses import preference_losses, rewards
+from moray.tasks.preference.losses import margins, preference_losses
 from moray.tasks.preference.proofs import loss_of
 
 Array = NDArray[np.float64]
@@ -92,16 +92,11 @@ def test_an_answer_that_is_certain_has_a_finite_loss_and_gradient() -> None:
     assert gradient.isfinite().all()
 
 
-def test_rewards_are_of_whole_answers_with_a_reference_and_else_those_of_the_loss() -> None:
+def test_margins_are_of_whole_answers_with_a_reference_and_else_those_of_the_loss() -> None:
     answers, reference = torch.tensor([[-4.0, -9.0]]), torch.tensor([[-5.0, -6.0]])
-    lengths = torch.tensor([[2, 3]])
-    nothing = torch.zeros(1, 2)
-    for loss in ("dpo", "ipo", "sigmoid_norm"):
-        found = rewards(answers, reference, lengths, Preference(loss=loss, beta=0.5))
-        assert found.tolist() == [[0.5, -1.5]]
-    assert rewards(answers, nothing, lengths, Preference(loss="cpo", beta=0.5)).tolist() == [
-        [-2.0, -4.5]
-    ]
-    for loss in ("simpo", "orpo"):
-        found = rewards(answers, nothing, lengths, Preference(loss=loss, beta=0.5))
-        assert found.tolist() == [[-1.0, -1.5]]
+    lengths, nothing = torch.tensor([[2, 3]]), torch.zeros(1, 2)
+    expected = {"dpo": 2.0, "ipo": 2.0, "sigmoid_norm": 2.0, "cpo": 2.5, "simpo": 0.5, "orpo": 0.5}
+    for loss, value in expected.items():
+        settings = Preference.model_validate({"loss": loss, "beta": 0.5})
+        before = reference if settings.has_reference else nothing
+        assert margins(answers, before, lengths, settings).tolist() == [value]

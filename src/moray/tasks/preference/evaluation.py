@@ -30,7 +30,7 @@ from moray.provenance.manifest import read_manifest
 from moray.tasks.language.likelihood import Scores, figures, score, select_documents, total
 from moray.tasks.language.proofs.scores import compare_scores_with_plain
 from moray.tasks.language.rows import StoredSplit
-from moray.tasks.preference.losses import preference_losses, rewards
+from moray.tasks.preference.losses import margins, preference_losses
 from moray.tasks.preference.rows import as_sequences
 from moray.workers.entry import Worker
 
@@ -88,7 +88,7 @@ def evaluation(
     With a reference, that is the base, so its margins are 0.
 
     - `loss`: mean loss of the pairs, as in training.
-    - `reward_margin`: mean difference of `losses.rewards`, chosen minus rejected.
+    - `reward_margin`: mean of `losses.margins`.
     - `reward_accuracy`: share of the pairs with a margin above 0; ties count half.
     - `chosen_loss`, `chosen_bits_per_byte`, `chosen_accuracy`: a language model's figures on the
       chosen answers; see `likelihood.figures`.
@@ -147,11 +147,10 @@ def _sums(scores: Scores, base: Scores, settings: Preference) -> NDArray[np.floa
     if not settings.has_reference:
         reference = torch.zeros_like(answers)
     lengths = torch.from_numpy(scores.tokens.reshape(-1, 2))
-    losses = preference_losses(answers, reference, lengths, settings).numpy()
-    chosen, rejected = rewards(answers, reference, lengths, settings).numpy().T
-    margins = chosen - rejected
-    wins = (np.sign(margins) + 1) / 2
-    columns = np.ones(len(losses)), losses, margins, wins, *scores.sums()[::2].T
+    pairs = answers, reference, lengths, settings
+    losses, rewards = preference_losses(*pairs).numpy(), margins(*pairs).numpy()
+    wins = (np.sign(rewards) + 1) / 2
+    columns = np.ones(len(losses)), losses, rewards, wins, *scores.sums()[::2].T
     return np.stack(columns, axis=1)
 
 

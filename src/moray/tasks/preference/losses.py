@@ -44,15 +44,15 @@ def likelihood_weight(settings: Preference) -> float:
     return settings.rpo_alpha
 
 
-def rewards(answers: Tensor, reference: Tensor, lengths: Tensor, settings: Preference) -> Tensor:
-    """Reward of each answer, shape (pairs, 2), by which accuracies and margins are computed.
+def margins(answers: Tensor, reference: Tensor, lengths: Tensor, settings: Preference) -> Tensor:
+    """Reward of each chosen answer minus that of the rejected one, shape (pairs,).
 
-    With a reference, β times the change of the log-probability of the whole answer; without one, β
-    times what the loss has of it.
+    With a reference, a reward is β times the change of the log-probability of the whole answer;
+    without one, β times what the loss has of it.
     """
-    if settings.has_reference:
-        return settings.beta * (answers - reference)
-    return settings.beta * _scores(answers, reference, lengths, settings)
+    ratios = answers - reference
+    scores = ratios if settings.has_reference else _scores(answers, reference, lengths, settings)
+    return settings.beta * (scores[:, 0] - scores[:, 1])
 
 
 def _scores(answers: Tensor, reference: Tensor, lengths: Tensor, settings: Preference) -> Tensor:
