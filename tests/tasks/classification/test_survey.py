@@ -73,6 +73,9 @@ def test_the_config_decides_first(tmp_path: Path) -> None:
         (["a", "b"], {"problem_type": MULTI}, "problem_type: got multi_label_classification, but "),
         ([["a"], ["b"]], {"problem_type": SINGLE}, "but labels are lists"),
         (["a", "a"], {}, "dataset: got one class, a; add another"),
+        ([0, 1, "a"], {"problem_type": REGRESSION}, "got regression, but a is a label"),
+        ([0.5, 1.5, 2, "n/a"], {}, "40 labels that are numbers with a fraction, and 20 that are "),
+        ([0.5, 1.5, "inf"], {}, "such as inf; fix those rows to predict numbers, or set single_"),
     ],
 )
 def test_labels_that_are_no_problem_are_refused(
@@ -89,10 +92,12 @@ def test_a_label_that_is_only_held_out_is_named(tmp_path: Path) -> None:
         described(tmp_path, ["a", "b"] * 20, test)
 
 
-def test_a_row_without_a_label_is_bad(tmp_path: Path) -> None:
+@pytest.mark.parametrize("nothing", [None, "", " ", "nan"])
+def test_a_row_without_a_label_is_bad(nothing: str | None, tmp_path: Path) -> None:
+    """In tables of text, an empty value is none, and what pandas made text of one."""
     with pytest.raises(UserError, match="got nothing in column label, expected text"):
-        described(tmp_path / "a", ["a", "b", None] * 20)
-    found = described(tmp_path / "b", [*["a", "b"] * 99, None], bad_rows="drop")
+        described(tmp_path / "a", ["a", "b", nothing] * 20)
+    found = described(tmp_path / "b", [*["a", "b"] * 99, nothing], bad_rows="drop")
     assert sum(split["rows"] for split in found["splits"].values()) == 198
 
 
