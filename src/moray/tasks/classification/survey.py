@@ -63,6 +63,13 @@ class LabelSurvey:
             )
         if names is None:
             self._note_number(label)
+        elif len({*names}) < len(names):
+            # In a table of text; other lists have been checked.
+            raise UserError(
+                self._path,
+                f"got a label more than once in {label}",
+                "list the names of a text's labels; of zeros and ones, those that are one",
+            )
         for name in [label] if names is None else names:
             if name in counts or len(counts) <= _MOST_CLASSES:
                 counts[name] += 1
