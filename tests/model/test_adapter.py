@@ -9,7 +9,13 @@ import torch
 from architectures import HYBRID, PACKED, UNPACKED, build
 from peft import PeftModel
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+)
 
 from moray.config.schema.train import Adapter
 from moray.errors import UserError
@@ -30,7 +36,8 @@ KINDS: list[dict[str, Any]] = [
 
 @torch.no_grad()
 def logits_of(model: PreTrainedModel) -> Tensor:
-    logits: Tensor = model(input_ids=TOKENS, use_cache=False).logits
+    model.config.use_cache = False
+    logits: Tensor = model(input_ids=TOKENS).logits
     return logits
 
 
@@ -262,3 +269,27 @@ def test_an_embedding_that_is_input_and_output_is_no_target(name: str, tmp_path:
             UserError, match=f"got {name}, whose weights are shared by the input and output"
         ):
             add_adapter(model, Adapter(target_modules=[name]), seed=0)
+
+
+def test_a_new_pooler_is_trained_and_kept_whole(tmp_path: Path) -> None:
+    """BERT has its pooler in the body, and one that was a masked language model has none."""
+    settings: dict[str, Any] = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 24}
+    config = BertConfig(**settings, num_hidden_layers=1, num_attention_heads=2, num_labels=3)
+    torch.manual_seed(0)
+    BertForSequenceClassification(config).save_pretrained(tmp_path / "base")
+    model = BertForSequenceClassification.from_pretrained(tmp_path / "base")
+    adapter = Adapter(rank=2, target_modules=["query"])
+    add_adapter(model, adapter, seed=0)
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    names = {name for name, weight in model.named_parameters() if weight.requires_grad}
+    assert {name.split(".")[1] for name in names if "lora" not in name} == {
+        "pooler",
+        "modules_to_save",
+    }
+    with torch.no_grad():
+        for weight in trained:
+            weight += torch.randn_like(weight)
+    save_adapter(model, adapter, tmp_path / "adapter", torch.float32)
+    base = BertForSequenceClassification.from_pretrained(tmp_path / "base")
+    whole = merged(base, tmp_path / "adapter")
+    torch.testing.assert_close(logits_of(whole.eval()), logits_of(model.eval()))

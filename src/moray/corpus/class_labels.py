@@ -25,6 +25,11 @@ def class_names(schema: pa.Schema) -> dict[str, list[str]]:
 
 
 def _names(feature: Any) -> list[str] | None:
+    """The names of a feature, or of the entries of a list."""
+    if isinstance(feature, list):
+        return _names(feature[0]) if len(feature) == 1 else None
+    if isinstance(feature, dict) and "feature" in feature:
+        return _names(feature["feature"])
     names = feature.get("names") if isinstance(feature, dict) else None
     return names if isinstance(names, list) and all(isinstance(n, str) for n in names) else None
 
@@ -38,6 +43,8 @@ def with_names(row: Mapping[str, Any], names: Names) -> dict[str, Any]:
 
 
 def _name(value: Any, names: list[str] | None) -> Any:
+    if names is not None and isinstance(value, list):
+        return [_name(one, names) for one in value]
     if names is None or not isinstance(value, int) or value >= len(names):
         return value
     return names[value] if value >= 0 else None

@@ -128,6 +128,7 @@ def class_names_of(rows: datasets.Dataset) -> dict[str, list[str]]:
 def _names_in(features: Mapping[str, Any]) -> dict[str, list[str]]:
     return {
         column: feature.names
-        for column, feature in features.items()
-        if isinstance(feature, datasets.ClassLabel)
+        for column, one in features.items()
+        # Of a list, its entries'.
+        if isinstance(feature := getattr(one, "feature", one), datasets.ClassLabel)
     }

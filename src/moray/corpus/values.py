@@ -27,6 +27,11 @@ def spelling_of(value: Any) -> str | None:
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
 
 
+def is_nothing(text: str) -> bool:
+    """Whether text files write a missing value like this."""
+    return text.strip() in _NOTHING
+
+
 def group_key(value: Any) -> str | None:
     """A key that values share if they mean the same group; None if there is no group.
 

@@ -306,15 +306,21 @@ def _not_adapted(model: PreTrainedModel) -> list[str]:
 def _heads(model: PreTrainedModel) -> list[str]:
     """The names of the layers behind the body of a model that isn't a language model.
 
-    They are new mostly, so an adapter trains and keeps them whole.
+    They are new mostly, so an adapter trains and keeps them whole. So is the pooler of a BERT that
+    was a masked language model, although it belongs to the body.
     """
     if model.get_output_embeddings() is not None:
         return []
-    children = model.named_children()
+    body = model.base_model_prefix
+    pooler = getattr(model.base_model, "pooler", None) or nn.Identity()
+    has_weights = any(isinstance(module, nn.Linear) for module in pooler.modules())
     return [
-        name
-        for name, child in children
-        if name != model.base_model_prefix and any(True for _ in child.parameters())
+        *([f"{body}.pooler"] if has_weights else []),
+        *(
+            name
+            for name, child in model.named_children()
+            if name != body and any(True for _ in child.parameters())
+        ),
     ]
 
 
@@ -323,7 +329,8 @@ def _in_heads(model: PreTrainedModel, heads: list[str]) -> list[str]:
     return [
         path
         for path, module in model.named_modules()
-        if isinstance(module, nn.Linear) and path.partition(".")[0] in heads
+        if isinstance(module, nn.Linear)
+        and any(f"{path}.".startswith(f"{head}.") for head in heads)
     ]
 
 

@@ -214,14 +214,30 @@ def adamw(groups: list[dict[str, Any]], settings: Train) -> torch.optim.AdamW:
 
 
 def block_matrices(model: PreTrainedModel) -> list[nn.Parameter]:
-    """The trained matrices of a model's transformer blocks; experts that are fused are none."""
+    """The trained matrices of a model's transformer blocks.
+
+    Embeddings are none, and neither are experts that are fused, nor adapters of these.
+    """
+    from torch import nn
+
     from moray.model.forward import blocks_of
 
+    # Some architectures name their embeddings among their blocks.
+    blocks = [one for one in blocks_of(model) if not type(one).__name__.endswith("Embeddings")]
+    modules = [module for block in blocks for module in block.modules()]
+    others: set[nn.Parameter] = set()
+    for module in modules:
+        if isinstance(module, nn.Embedding):
+            others.update(module.parameters())
+        # PEFT's adapter of a layer's experts.
+        elif getattr(module, "num_experts", 1) > 1:
+            own = module.named_parameters()
+            others.update(each for name, each in own if name.startswith("lora_"))
     return [
         parameter
-        for block in blocks_of(model)
+        for block in blocks
         for name, parameter in trained_parameters(block).items()
-        if parameter.dim() == 2 and _is_decayed(name, parameter)
+        if parameter.dim() == 2 and _is_decayed(name, parameter) and parameter not in others
     ]
 
 

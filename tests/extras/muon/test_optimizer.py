@@ -13,12 +13,22 @@ from fleet import losses
 from jobs import Make, job_maker
 from torch import nn
 from torch.optim import AdamW, Muon
-from transformers import LlamaConfig, PreTrainedModel, ViTConfig, ViTForImageClassification
+from transformers import (
+    AutoModelForSequenceClassification,
+    BertConfig,
+    LlamaConfig,
+    ModernBertConfig,
+    PreTrainedModel,
+    Qwen3MoeConfig,
+    ViTConfig,
+    ViTForImageClassification,
+)
 
 from moray.config.schema.train import Adapter, Train
 from moray.errors import UserError
+from moray.model.adapter import add_adapter
 from moray.train.loop import train
-from moray.train.optimizer import Optimizer
+from moray.train.optimizer import Optimizer, block_matrices
 from moray.workers.entry import Worker
 
 SETTINGS = Train(
@@ -113,6 +123,53 @@ def test_a_model_without_blocks_is_refused() -> None:
     model.base_model.requires_grad_(False)
     with pytest.raises(UserError, match=r"train.optimizer: muon steps the matrices of transformer"):
         Optimizer(SETTINGS).make(model)
+
+
+def names_of_matrices(model: PreTrainedModel) -> set[str]:
+    matrices = {*block_matrices(model)}
+    return {name for name, each in model.named_parameters() if each in matrices}
+
+
+@pytest.mark.parametrize("config", [BertConfig, ModernBertConfig])
+def test_embeddings_that_an_architecture_names_among_its_blocks_are_none(config: Any) -> None:
+    settings = config(
+        vocab_size=50,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        cls_token_id=1,
+        sep_token_id=2,
+    )
+    names = names_of_matrices(AutoModelForSequenceClassification.from_config(settings))
+    assert names
+    assert not [name for name in names if "embeddings" in name]
+
+
+def test_adapters_of_fused_experts_are_none() -> None:
+    """PEFT keeps those of all experts of a layer in one tensor."""
+    torch.manual_seed(0)
+    model = build(
+        Qwen3MoeConfig(
+            vocab_size=50,
+            hidden_size=16,
+            intermediate_size=24,
+            moe_intermediate_size=24,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            head_dim=8,
+            num_experts=4,
+            num_experts_per_tok=2,
+        )
+    )
+    add_adapter(model, Adapter(rank=2), seed=0)
+    names = names_of_matrices(model)
+    assert {name.split(".")[3] for name in names} == {"self_attn"}
+    assert len(names) == 8
 
 
 @pytest.fixture

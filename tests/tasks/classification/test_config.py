@@ -74,6 +74,7 @@ def test_a_dataset_depends_on_its_problem_only_where_it_is_said() -> None:
         ({"runs.seen.benchmarks.tasks": ["x"]}, "benchmarks.tasks: is for language models"),
         ({"runs.seen.gguf": {}}, "runs.seen.gguf: is for language models"),
         ({"runs.seen.train.attention": "flex"}, "train.attention: is for language models"),
+        ({"runs.seen.train.router_aux_loss": True}, "router_aux_loss: is for language models"),
         ({"runs.seen.adapter": {"quantize_base": "8bit"}}, "quantize_base: is for language models"),
     ],
 )

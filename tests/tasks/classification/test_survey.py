@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from classified import ROWS, write_rows
+from datasets import ClassLabel, Dataset, Features, List, Value
 
 from moray.errors import UserError
 from moray.stages.download import download
@@ -73,6 +74,13 @@ def test_the_config_decides_first(tmp_path: Path) -> None:
         (["a", "b"], {"problem_type": MULTI}, "problem_type: got multi_label_classification, but "),
         ([["a"], ["b"]], {"problem_type": SINGLE}, "but labels are lists"),
         (["a", "a"], {}, "dataset: got one class, a; add another"),
+        ([[1, 0, 0], [0, 1, 0]], {}, "line 1: got 0 more than once in a list of labels; list the"),
+        (["[1, 0, 0]", "[0, 1, 0]"], {}, "dataset: got a label more than once in [1, 0, 0]; list"),
+        ([{"a": 1}, {"a": 0}], {}, "line 1: got dict as a label, expected text or a number"),
+        ([[["a"]], [["b"]]], {}, "line 1: got list as a label, expected text or a number"),
+        ([0, 1, "a"], {"problem_type": REGRESSION}, "got regression, but a is a label"),
+        ([0.5, 1.5, 2, "n/a"], {}, "40 labels that are numbers with a fraction, and 20 that are "),
+        ([0.5, 1.5, "inf"], {}, "such as inf; fix those rows to predict numbers, or set single_"),
     ],
 )
 def test_labels_that_are_no_problem_are_refused(
@@ -89,10 +97,12 @@ def test_a_label_that_is_only_held_out_is_named(tmp_path: Path) -> None:
         described(tmp_path, ["a", "b"] * 20, test)
 
 
-def test_a_row_without_a_label_is_bad(tmp_path: Path) -> None:
+@pytest.mark.parametrize("nothing", [None, "", " ", "nan"])
+def test_a_row_without_a_label_is_bad(nothing: str | None, tmp_path: Path) -> None:
+    """In tables of text, an empty value is none, and what pandas made text of one."""
     with pytest.raises(UserError, match="got nothing in column label, expected text"):
-        described(tmp_path / "a", ["a", "b", None] * 20)
-    found = described(tmp_path / "b", [*["a", "b"] * 99, None], bad_rows="drop")
+        described(tmp_path / "a", ["a", "b", nothing] * 20)
+    found = described(tmp_path / "b", [*["a", "b"] * 99, nothing], bad_rows="drop")
     assert sum(split["rows"] for split in found["splits"].values()) == 198
 
 
@@ -112,6 +122,19 @@ def test_columns_of_glue_are_mapped_and_numbers_get_their_names(tmp_path: Path) 
     number = kept["text"].removeprefix("a ")
     assert kept["text_pair"] == f"b {number}"
     assert kept["label"] == ("equivalent" if int(number) % 2 else "not_equivalent")
+
+
+def test_numbers_in_lists_get_their_names(tmp_path: Path) -> None:
+    """As the library `datasets` writes them."""
+    rows = [{"text": f"a {n}", "label": [n % 2, 2]} for n in range(40)]
+    features = Features(
+        {"text": Value("string"), "label": List(ClassLabel(names=["joy", "fear", "awe"]))}
+    )
+    Dataset.from_list(rows, features=features).to_parquet(tmp_path / "rows.parquet")
+    section = {**ROWS, "path": str(tmp_path / "rows.parquet")}
+    download(tmp_path / "dataset", section, {"train": [section["path"]]})
+    description = json.loads((tmp_path / "dataset/dataset.json").read_text())
+    assert description["label_names"] == ["awe", "fear", "joy"]
 
 
 def test_texts_with_other_second_texts_are_no_duplicates(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ def faults(path: str, run: Run) -> Iterator[UserError]:
         "generate.metrics": run.generate.metrics,
         "gguf": run.gguf,
         "train.attention": run.train.attention in ("varlen", "flex"),
+        "train.router_aux_loss": run.train.router_aux_loss,
     }
     for key, value in of_language.items():
         if value:

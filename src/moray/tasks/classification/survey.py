@@ -36,7 +36,8 @@ class LabelSurvey:
         self._held_out = Counter[str]()
         # Distinct labels by kind, of which only some are kept.
         self._are_lists = set[bool]()
-        self._are_numbers, self._have_fractions = True, False
+        self._fractions = self._words = 0
+        self._word: str | None = None
 
     def check(self, path: str) -> None:
         self._path = path
@@ -60,13 +61,26 @@ class LabelSurvey:
                 "got a list of labels in some rows, and one label in others",
                 "write lists in all of them, of one name or of none where it has to be",
             )
-        if names is None and self._are_numbers:
-            number = _number(label)
-            self._are_numbers = number is not None
-            self._have_fractions |= number is not None and not number.is_integer()
+        if names is None:
+            self._note_number(label)
+        elif len({*names}) < len(names):
+            # In a table of text; other lists have been checked.
+            raise UserError(
+                self._path,
+                f"got a label more than once in {label}",
+                "list the names of a text's labels; of zeros and ones, those that are one",
+            )
         for name in [label] if names is None else names:
             if name in counts or len(counts) <= _MOST_CLASSES:
                 counts[name] += 1
+
+    def _note_number(self, label: str) -> None:
+        number = _number(label)
+        if number is not None:
+            self._fractions += not number.is_integer()
+        else:
+            self._words += 1
+            self._word = self._word or label
 
     def facts(self) -> dict[str, Any]:
         """The problem, and the names of its classes.
@@ -79,10 +93,16 @@ class LabelSurvey:
             got = "lists" if True in self._are_lists else "no lists"
             raise self._misfit(f"got {problem}, but labels are {got}")
         if problem == REGRESSION:
-            if not self._are_numbers:
-                label = next(name for name in self._trained + self._held_out if not _number(name))
-                raise self._misfit(f"got {problem}, but {label} is a label")
+            if self._words:
+                raise self._misfit(f"got {problem}, but {self._word} is a label")
             return {"problem_type": problem, "label_names": []}
+        if not self._problem_type and self._fractions > self._words > 0:
+            raise UserError(
+                f"{self._path}.problem_type",
+                f"got {self._fractions:,} labels that are numbers with a fraction, and "
+                f"{self._words:,} that are none, such as {self._word}",
+                f"fix those rows to predict numbers, or set {SINGLE}",
+            )
         names = self._names
         if len(names) > _MOST_CLASSES:
             raise self._misfit(f"got {problem}, but there are more than {_MOST_CLASSES:,} labels")
@@ -107,7 +127,7 @@ class LabelSurvey:
             return self._problem_type
         if True in self._are_lists:
             return MULTI
-        return REGRESSION if self._are_numbers and self._have_fractions else SINGLE
+        return REGRESSION if self._fractions and not self._words else SINGLE
 
     @property
     def _names(self) -> list[str]:

@@ -11,12 +11,13 @@ from moray.corpus.bad_rows import BadRows
 from moray.corpus.columns import Columns
 from moray.corpus.dataset import Document, RowError
 from moray.corpus.remarks import Remarks
-from moray.corpus.values import group_key, spelling_of
+from moray.corpus.values import group_key, is_nothing, spelling_of
 from moray.tasks.language.conversation import DefaultSystem, conversation, divide, join_completion
 
 _ANSWERS = ("chosen", "rejected")
 # Characters that spreadsheets put between values besides commas.
 _SEPARATORS = (";", "\t", "|")
+_LIST_NAMES = "list the names of a text's labels; of zeros and ones, those that are one"
 _FILL_IN = "fill it in, remove the row, or set bad_rows: drop"
 
 
@@ -174,11 +175,22 @@ def _missing(names: list[str], column: str) -> RowError:
 def _labels(value: Any) -> str | None:
     """A label as text; a list of several as JSON, sorted; None if there is nothing."""
     if not isinstance(value, list):
-        return spelling_of(value)
-    names = {spelling_of(one) for one in value}
+        return _label(value)
+    names = [_label(one) for one in value]
     if None in names:
         raise RowError("got nothing in a list of labels, expected text", _FILL_IN)
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise RowError(f"got {repeated[0]} more than once in a list of labels", _LIST_NAMES)
     return json.dumps(sorted(map(str, names)), ensure_ascii=False)
+
+
+def _label(value: Any) -> str | None:
+    """A label as text; None if there is nothing, as CSV files write it too."""
+    if isinstance(value, list | dict):
+        got = type(value).__name__
+        raise RowError(f"got {got} as a label, expected text or a number", _LIST_NAMES)
+    text = spelling_of(value)
+    return None if text is None or is_nothing(text) else text
 
 
 def _check_text(value: Any, column: str) -> None:
