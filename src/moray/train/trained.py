@@ -14,6 +14,8 @@ from moray.train.optimizer import block_matrices
 
 # What PEFT calls the parts of a layer with an adapter.
 _PARTS = {"base_layer", "original_module", "token_adapter"}
+# What PEFT's modules have: around a layer, and around one of which it trains a copy.
+_OF_PEFT = ("base_layer", "modules_to_save")
 
 
 @dataclass(frozen=True)
@@ -119,10 +121,11 @@ def _without_dropout(model: PreTrainedModel) -> tuple[str, ...]:
 def _owner(model: PreTrainedModel, name: str) -> tuple[str, str]:
     """The layer that a trained parameter adapts: its path, and its kind.
 
-    An adapter of a tensor, such as that of all experts, has another one inside of it.
+    An adapter of a tensor, such as that of all experts, has another one inside of it. Some layers
+    are trained whole beside adapters.
     """
     path = name.rpartition(".")[0]
-    while path and not hasattr(model.get_submodule(path), "base_layer"):
+    while path and not any(hasattr(model.get_submodule(path), kind) for kind in _OF_PEFT):
         path = path.rpartition(".")[0]
     parts = [part for part in (path or name).split(".") if part not in _PARTS]
     tensor = getattr(model.get_submodule(path), "parameter_name", "weight")
