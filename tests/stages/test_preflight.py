@@ -358,6 +358,26 @@ def test_files_that_cannot_be_read_are_reported_all_of_them(tmp_path: Path, fold
     ]
 
 
+def test_continuations_that_leave_no_room_for_a_prompt_are_known_before_the_first_job(
+    model_folder: Path,
+) -> None:
+    values: dict[str, Any] = {
+        **ALONE,
+        "models.tiny": {"source": "path", "path": str(model_folder)},
+        "runs.base.model": "tiny",
+        "runs.base.data.block_size": 8,
+    }
+    preflight(load_experiment(config_with(values)), [])
+    longest = {"runs.base.generate.max_new_tokens": 127}
+    preflight(load_experiment(config_with(values | longest)), [], generated=["base"])
+    with pytest.raises(
+        ConfigError,
+        match=r"^runs.base.generate.max_new_tokens: got 128, which leaves no room for a prompt in "
+        r"the 128 tokens of models.tiny; lower it$",
+    ):
+        preflight(load_experiment(config_with(values)), [], generated=["base"])
+
+
 def test_what_metrics_and_uploading_need_is_known_before_the_first_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -11,7 +11,12 @@ from architectures import HYBRID, PACKED, UNPACKED, build
 from engines import ENGINES, ON_TWO
 from fleet import train_all, train_and_record
 from peft import PeftModel
-from transformers import LlamaForCausalLM, PreTrainedModel
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    LlamaForCausalLM,
+    PreTrainedModel,
+)
 
 from moray.config import extras
 from moray.config.schema.train import Adapter
@@ -71,6 +76,25 @@ def test_kinds_of_layers_are_counted() -> None:
         "trained: 2 q_proj, 2 experts.gate_up_proj, 2 experts.down_proj, "
         f"{sum(parameters.values()):,} of {found.total:,} parameters"
     )
+
+
+def test_layers_that_are_trained_whole_beside_adapters_are_named() -> None:
+    config = BertConfig(
+        vocab_size=50,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_labels=3,
+    )
+    model = BertForSequenceClassification(config)
+    adapter = Adapter(rank=2, target_modules=["query"])
+    add_adapter(model, adapter, seed=0)
+    assert trained_of(model, adapter).layers == {
+        "query": (2, 2 * 2 * (16 + 16)),
+        "pooler": (1, 16 * 16 + 16),
+        "classifier": (1, 16 * 3 + 3),
+    }
 
 
 def test_tied_weights_count_once_and_rows_of_new_tokens_as_an_embedding(model_folder: Path) -> None:

@@ -78,6 +78,7 @@ def preflight(
             faults += missing_packages(name, experiment.runs[name].tracking)
     for name in generated:
         faults += _missing_for_metrics(experiment, name)
+        faults += _without_room(experiment, name)
     for stage, names in stages.items():
         for name in names:
             requirements = extras.part(extras.STAGES[stage], "requirements")
@@ -93,6 +94,25 @@ def _missing_for_metrics(experiment: Experiment, run: str) -> Iterator[UserError
     if metrics := experiment.runs[run].generate.metrics:
         shared = MODALITIES[TASKS[plan.task(experiment, run)].modality].task
         yield from module_of(shared, "metric_requirements").missing(run, metrics)
+
+
+def _without_room(experiment: Experiment, run: str) -> Iterator[UserError]:
+    """The fault of continuations that are as long as the model's maximum, as far as it is known."""
+    if MODALITIES[TASKS[plan.task(experiment, run)].modality].task != "language":
+        return
+    new, model = experiment.runs[run].generate.max_new_tokens, experiment.base_model(run)
+    try:
+        positions = _positions(experiment, model)
+    except UserError:
+        # It is a fault of the run.
+        return
+    if positions is not None and new >= positions:
+        yield UserError(
+            f"runs.{run}.generate.max_new_tokens",
+            f"got {new}, which leaves no room for a prompt in the {positions} tokens of "
+            f"models.{model}",
+            "lower it",
+        )
 
 
 def _unreadable(experiment: Experiment, runs: Sequence[str]) -> Iterator[UserError]:
