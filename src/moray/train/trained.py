@@ -13,15 +13,9 @@ from moray.model.size import num_weights
 from moray.train.optimizer import block_matrices
 
 # What PEFT calls the parts of a layer with an adapter.
-<<<<<<< HEAD
 _PARTS = {"base_layer", "original_module", "token_adapter", "modules_to_save", "default"}
 # What tells the layers around them.
 _AROUND = ("base_layer", "modules_to_save")
-=======
-_PARTS = {"base_layer", "original_module", "token_adapter"}
-# What PEFT's modules have: around a layer, and around one of which it trains a copy.
-_OF_PEFT = ("base_layer", "modules_to_save")
->>>>>>> 8a04d4f
 
 
 @dataclass(frozen=True)
@@ -131,11 +125,7 @@ def _owner(model: PreTrainedModel, name: str) -> tuple[str, str]:
     are trained whole beside adapters.
     """
     path = name.rpartition(".")[0]
-<<<<<<< HEAD
     while path and not any(hasattr(model.get_submodule(path), part) for part in _AROUND):
-=======
-    while path and not any(hasattr(model.get_submodule(path), kind) for kind in _OF_PEFT):
->>>>>>> 8a04d4f
         path = path.rpartition(".")[0]
     parts = [part for part in (path or name).split(".") if part not in _PARTS]
     tensor = getattr(model.get_submodule(path), "parameter_name", "weight")
