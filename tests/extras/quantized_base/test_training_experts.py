@@ -82,9 +82,10 @@ def test_two_workers_have_the_losses_of_one(
             assert found == pytest.approx(losses(whole, kind), rel=2e-3), name
     for kind in ("loss", "eval_loss"):
         by_ddp, by_fsdp2 = (losses(trained[mixture, name], kind) for name in ("ddp", "fsdp2"))
-        assert by_fsdp2 == pytest.approx(by_ddp, rel=2e-3)
         # A last bit in bf16 sends a token to another expert sooner or later.
-        assert by_fsdp2[:1] == pytest.approx(by_ddp[:1], rel=1e-6)
+        assert by_fsdp2 == pytest.approx(by_ddp, rel=2e-3)
+    first = [losses(trained[mixture, name])[0] for name in ("ddp", "fsdp2")]
+    assert first[1] == pytest.approx(first[0], rel=1e-6)
     # Beside plain transformers, with experts that bitsandbytes has rounded by itself.
     proof = next(line["proof"] for line in read_history(whole.work / HISTORY) if "proof" in line)
     assert proof[0]["here"] == pytest.approx(proof[0]["plain"], rel=5e-3)
