@@ -12,7 +12,7 @@ from moray.workers.entry import Worker
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["BERT", "Llama"])
+@pytest.mark.parametrize("name", [pytest.param("BERT", marks=pytest.mark.release), "Llama"])
 def test_two_workers_have_the_losses_of_one_and_a_resumed_run_the_same_bits(
     name: str, alone: Worker, tmp_path: Path
 ) -> None:
