@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
+from moray.errors import UserError
 from moray.model.chat_template import chat_templates, unused_variables, with_defaults
 
 MESSAGES = [{"role": "user", "content": "é"}]
@@ -60,3 +61,11 @@ def test_all_templates_of_a_folder_are_read(tmp_path: Path) -> None:
     (tmp_path / "additional_chat_templates").mkdir()
     (tmp_path / "additional_chat_templates/tool_use.jinja").write_text("E")
     assert chat_templates(tmp_path) == ["D", "E"]
+
+
+@pytest.mark.parametrize("content", ["{", "[]"])
+def test_a_damaged_config_costs_one_line(content: str, tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer_config.json"
+    file.write_text(content)
+    with pytest.raises(UserError, match=r"tokenizer_config\.json: can't be read as a tokenizer's"):
+        chat_templates(tmp_path)

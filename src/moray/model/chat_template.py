@@ -10,11 +10,20 @@ from moray.errors import UserError
 
 
 def chat_templates(folder: Path) -> list[str]:
-    """The texts of the chat templates that the tokenizer of a Hugging Face folder has."""
+    """The texts of the chat templates that the tokenizer of a Hugging Face folder has.
+
+    Raises:
+        UserError: if its config is damaged.
+    """
     files = (folder / "chat_template.jinja", *folder.glob("additional_chat_templates/*.jinja"))
     texts = [file.read_text(encoding="utf-8") for file in files if file.is_file()]
     config = folder / "tokenizer_config.json"
-    entry = json.loads(config.read_text()).get("chat_template") if config.is_file() else None
+    try:
+        entry = json.loads(config.read_text()).get("chat_template") if config.is_file() else None
+    except (ValueError, AttributeError) as error:
+        raise UserError(
+            str(config), f"can't be read as a tokenizer's config ({error})", "copy the file again"
+        ) from error
     # Several are a list of names and templates.
     entries = entry if isinstance(entry, list) else [{"template": entry}] if entry else []
     return [*texts, *(str(one["template"]) for one in entries)]

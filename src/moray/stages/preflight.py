@@ -65,9 +65,9 @@ def preflight(
                 shapes = _shapes(experiment, model)
                 faults += _adapter(experiment, name, run, model)
                 faults += _balance(experiment, name, run, model)
+                faults += _template_faults(experiment, name, model)
             except UserError as error:
                 faults.append(error)
-            faults += _template_faults(experiment, name, model)
             format = experiment.datasets[next(iter(run.datasets))].format
             length = sequence_length(format, run.data.block_size)
             faults += model_faults(name, length, positions, run.adapter, shapes)

@@ -55,7 +55,7 @@ class LossModule(nn.Module):
         Raises:
             UserError: if the task or the model has none.
         """
-        raise UserError("train.router_aux_loss", "is for texts only", "set it to false")
+        raise UserError("train.router_aux_loss", "is for language models only", "set it to false")
 
     def compile_loss(self) -> None:
         """Compile what is computed outside of the model's blocks, where that saves time."""

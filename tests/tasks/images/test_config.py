@@ -110,7 +110,11 @@ def test_what_does_not_fit_images_costs_one_line() -> None:
             {"tokenize": "on-the-fly", "loader": "stream"},
             ".tokenize: images have no tokens",
         ),
-        ("runs.seen.train.router_aux_loss", 0.01, ": is for texts only; set it to false"),
+        (
+            "runs.seen.train.router_aux_loss",
+            0.01,
+            ": is for language models, not for images; set it to false",
+        ),
         ("runs.seen.gguf", {}, ": is for language models only"),
         ("runs.seen.benchmarks.tasks", ["words"], ": benchmarks are for language models only"),
         ("runs.base.data.augmentation", {"flip": True}, ": is for images only"),

@@ -125,7 +125,11 @@ def test_what_does_not_fit_costs_one_line() -> None:
             {"tokenize": "on-the-fly", "loader": "stream"},
             ".tokenize: on-the-fly can't be used with a preference dataset",
         ),
-        ("runs.preferred.train.router_aux_loss", True, ": is for texts only; set it to false"),
+        (
+            "runs.preferred.train.router_aux_loss",
+            True,
+            ": is not for preference datasets; set it to false",
+        ),
         ("runs.preferred.data.block_size", 63, ": got 63, expected an even number"),
         (
             "datasets.table",

@@ -29,4 +29,8 @@ def faults(path: str, run: Run) -> Iterator[UserError]:
     if run.data.tokenize != "ahead":
         yield UserError(f"{path}.data.tokenize", "images have no tokens", "remove the key")
     if run.train.router_aux_loss:
-        yield UserError(f"{path}.train.router_aux_loss", "is for texts only", "set it to false")
+        yield UserError(
+            f"{path}.train.router_aux_loss",
+            "is for language models, not for images",
+            "set it to false",
+        )

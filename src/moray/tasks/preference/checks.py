@@ -23,4 +23,6 @@ def faults(path: str, run: Run) -> Iterator[UserError]:
             "change it by one",
         )
     if run.train.router_aux_loss:
-        yield UserError(f"{path}.train.router_aux_loss", "is for texts only", "set it to false")
+        yield UserError(
+            f"{path}.train.router_aux_loss", "is not for preference datasets", "set it to false"
+        )
