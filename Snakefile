@@ -73,6 +73,7 @@ rule data:
 include: "workflow/rules/download.smk"
 include: "workflow/rules/base_model.smk"
 include: "workflow/rules/reference.smk"
+include: "workflow/rules/teacher.smk"
 include: "workflow/rules/finetune.smk"
 include: "workflow/rules/export.smk"
 include: "workflow/rules/choose.smk"

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from moray import machine
-from moray.config import layout, plan
+from moray.config import layout, plan, user_files
 from moray.config.load import load_experiment, merge
 from moray.config.schema.experiment import Experiment
 from moray.stages.base_model import base_model
@@ -43,7 +43,7 @@ def make_all(project: Path, config: dict[str, Any]) -> None:
     os.chdir(project)
     experiment = load_experiment(config)
     for dataset in dict.fromkeys(name for run in experiment.runs.values() for name in run.datasets):
-        files = plan.dataset_files(experiment, dataset)
+        files = user_files.dataset_files(experiment, dataset)
         download(RESULTS / "datasets" / dataset, plan.dataset_config(experiment, dataset), files)
     for run in experiment.runs:
         _make(experiment, run)
@@ -56,7 +56,7 @@ def _make(experiment: Experiment, run: str) -> None:
     base = experiment.base_model(run)
     model = RESULTS / "models" / base
     if not model.exists():
-        files = [Path(file) for file in plan.model_files(experiment, base)]
+        files = [Path(file) for file in user_files.model_files(experiment, base)]
         dataset = next((file.parent for file in files if file.name == "dataset.json"), None)
         kind = plan.modality_of_model(experiment, base)
         base_model(model, plan.model_config(experiment, base), dataset, modality=kind)
@@ -69,7 +69,7 @@ def _make(experiment: Experiment, run: str) -> None:
             tokenize_labelled(folder, model, output, cfg)
         else:
             source = plan.dataset_config(experiment, name)
-            tokenize(folder, model, output, cfg, source, plan.dataset_files(experiment, name))
+            tokenize(folder, model, output, cfg, source, user_files.dataset_files(experiment, name))
     start, output = Path(plan.start_folder(experiment, run)), RESULTS / "runs" / run
     stores = [Path(folder) for folder in plan.store_folders(experiment, run)]
     evaluation = layout.evaluation_execution(experiment, run, "evaluate", cores)

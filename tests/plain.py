@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from moray.config.schema.losses import Preference
+from moray.config.schema.losses import Distillation, Preference
 from moray.rows.store import StoredRows
+from moray.tasks.distillation.proofs import losses as losses_with_teacher
 from moray.tasks.language.proofs.plain import load, log_probabilities, pieces_of
 from moray.tasks.preference.proofs import losses as losses_of_pairs
 from moray.train.schedule import learning_rate
@@ -71,6 +72,23 @@ def preference_losses_one_by_one(job: RunSpec) -> list[float]:
         mean = torch.stack(losses).mean()
         torch.autograd.backward(mean)
         return mean.item()
+
+    return _trained(job, model, backward)
+
+
+def taught_losses_one_by_one(job: RunSpec) -> list[float]:
+    """The loss of each step of a run with a teacher, one document at a time."""
+    split, model = StoredRows(job.store, "train"), load(job.start)
+    settings = Distillation(**job.task_settings["distillation"])
+
+    def backward(rows: NDArray[np.int64]) -> float:
+        chosen = split.rows[rows]
+        count = sum(sum(mask[1:]) for _, mask in pieces_of(chosen))
+        total = 0.0
+        for loss in losses_with_teacher(model, chosen, settings):
+            torch.autograd.backward(loss / count)
+            total += loss.item() / count
+        return total
 
     return _trained(job, model, backward)
 

@@ -140,8 +140,8 @@ def task_of(module: str) -> str | None:
 
 
 def test_the_core_knows_tasks_by_name_alone() -> None:
-    """Preference and classification build on language; so do extras that are for text."""
-    of_text = {"preference", "classification"}
+    """Other tasks on text build on language, and so do extras that are for text."""
+    of_text = {"classification", "distillation", "preference"}
     found = [
         (module, other)
         for module, other in imports(("moray.",), "moray.tasks.")

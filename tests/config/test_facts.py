@@ -25,8 +25,11 @@ def test_each_format_has_columns_a_task_and_a_description() -> None:
 
 def test_each_task_has_facts_and_its_section_is_one_of_a_run() -> None:
     assert TASKS.keys() == set(get_args(TaskName))
+    of_datasets = {format.task for format in FORMATS.values()}
     for name, task in TASKS.items():
-        modules = ["task", "evaluation", *(["tokens"] if task.modality == "text" else [])]
+        modules = ["task"]
+        if name in of_datasets:
+            modules += ["evaluation", *(["tokens"] if task.modality == "text" else [])]
         assert all(find_spec(f"moray.tasks.{name}.{module}") for module in modules)
         assert not task.section_path or task.section_path.partition(".")[0] in Run.model_fields
 

@@ -4,7 +4,7 @@ import pytest
 from small_config import check_faults, config_with, experiment_with, faults
 
 from moray.config.load import load_experiment
-from moray.config.schema.experiment import RunRef
+from moray.config.schema.start import RunRef
 from moray.errors import ConfigError
 
 RATES = {"train.learning_rate": ["1e-4", 3e-4], "train.weight_decay": [0, 0.1]}

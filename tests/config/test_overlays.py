@@ -74,7 +74,14 @@ def test_preference_adds_a_run_to_the_chain() -> None:
         assert plan.train_config(experiment, run) == plan.train_config(default, run)
 
 
-OF_DEFAULT = ENGINES | {"longer.yaml", "lora.yaml", "preference.yaml"}
+def test_a_student_of_a_third_of_the_size_has_the_first_run_as_its_teacher() -> None:
+    experiment = experiment_of("distillation.yaml")
+    assert list(experiment.runs) == ["base", "tuned", "student"]
+    assert experiment.teachers("student") == ["base"]
+    assert plan.train_config(experiment, "base") == plan.train_config(experiment_of(), "base")
+
+
+OF_DEFAULT = ENGINES | {"longer.yaml", "lora.yaml", "preference.yaml", "distillation.yaml"}
 
 
 @pytest.mark.parametrize("name", sorted({*OVERLAYS} - OF_DEFAULT))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from small_config import config_with, experiment_with
 
-from moray.config import layout, plan
+from moray.config import layout, plan, user_files
 from moray.config.load import load_experiment
 from moray.config.schema.base import execution_keys, result_keys
 from moray.config.schema.experiment import Experiment
@@ -362,7 +362,7 @@ def test_workers_on_a_cluster_take_no_cores_and_gpus_of_this_machine(
 
 
 def test_a_model_from_scratch_depends_on_the_dataset_of_its_tokenizer() -> None:
-    files = plan.model_files(experiment_with({}), "tiny")
+    files = user_files.model_files(experiment_with({}), "tiny")
     assert files == ["results/datasets/modules/dataset.json"]
 
 

@@ -203,7 +203,7 @@ FAULTS: list[tuple[str, object, str]] = [
     (
         "runs.tuned.model",
         "base",
-        ": got base, which is under runs, expected a name under models; write {run: base} to start",
+        ": got base, which is under runs, expected a name under models; write {run: base} for",
     ),
     (
         "runs.tuned.model",

@@ -42,6 +42,7 @@ ENTRIES: list[tuple[str, type[Section], dict[str, Any]]] = [
 REQUIRED: dict[str, dict[str, Any]] = {
     "num_workers": {"min": 1, "max": 2},
     "push": {"repo": "owner/name"},
+    "distillation": {"teacher": "tiny"},
 }
 
 

@@ -39,6 +39,8 @@ ENGINES: dict[str, Changes] = {
     "preference": {},
     "simpo": {"preference": {"loss": "simpo", "beta": 2.0}},
     "classification": {"train.global_batch_size": 8},
+    # Its teacher is what it starts from.
+    "distillation": {"distillation": {"teacher": "tiny", "top_k": 8}},
     "muon": {"train.optimizer": "muon", "train.strategy": "fsdp2"},
     "adafactor": {"train.optimizer": "adafactor", "train.learning_rate": 1e-2},
 }

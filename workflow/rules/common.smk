@@ -15,7 +15,7 @@ from snakemake.settings.types import RerunTrigger
 
 import moray
 from moray import machine, project
-from moray.config import extras, inputs, layout, plan, recorded
+from moray.config import extras, inputs, layout, plan, recorded, user_files
 from moray.config.config_files import check_config_file, check_option
 from moray.config.load import load_experiment, resolve_short_keys
 from moray.config.schema.experiment import SMOKE_TEST_RUN
@@ -71,12 +71,15 @@ def load():
         experiment = load_experiment(resolve_short_keys(config))
         extras.check_all_there(experiment)
         files = {
-            name: plan.dataset_files(experiment, name) for name in experiment.datasets
+            name: user_files.dataset_files(experiment, name)
+            for name in experiment.datasets
         }
         models = {
-            name: plan.model_files(experiment, name) for name in experiment.models
+            name: user_files.model_files(experiment, name) for name in experiment.models
         }
-        tasks = {run: plan.benchmark_files(experiment, run) for run in experiment.runs}
+        tasks = {
+            run: user_files.benchmark_files(experiment, run) for run in experiment.runs
+        }
     except (ConfigError, UserError) as error:
         sys.exit(str(error))
     return experiment, files, models, tasks
@@ -163,6 +166,10 @@ def task_of(run):
     return plan.task(EXPERIMENT, run)
 
 
+def trained_as(run):
+    return plan.task_of_training(EXPERIMENT, run)
+
+
 def place_of(run):
     """Where a run's model is loaded from: its repository, or its folder."""
     push = EXPERIMENT.runs[run].push
@@ -216,7 +223,9 @@ def check_made_of_this(output, compare, *arguments):
 
 def training_start(wildcards):
     run = wildcards.run
-    record, training = f"results/runs/{run}/train.json", code("finetune", task_of(run))
+    record, training = f"results/runs/{run}/train.json", code(
+        "finetune", trained_as(run)
+    )
     check_made_of_this(record, recorded.other_training, run, training)
     return start_manifest(wildcards)
 
@@ -237,11 +246,6 @@ def start_dependencies(wildcards):
     return [f"{folder}/manifest.json" for folder in folders]
 
 
-def reference_run(wildcards):
-    """Wildcards of the first run that uses a reference."""
-    return SimpleNamespace(run=REFERENCES[wildcards.reference])
-
-
 def store_manifests(wildcards):
     folders = plan.store_folders(EXPERIMENT, wildcards.run)
     return [f"{folder}/manifest.json" for folder in folders]
@@ -256,7 +260,8 @@ def lineage_sources(wildcards):
     """What a run was made from, besides what its stages record."""
     rows = {*store_manifests(wildcards), *prepared_manifests(wildcards)}
     datasets = in_datasets(wildcards, "dataset.json")
-    return [start_manifest(wildcards), *sorted(rows), *datasets]
+    teachers = teacher_manifests(wildcards)
+    return [start_manifest(wildcards), *teachers, *sorted(rows), *datasets]
 
 
 def in_datasets(wildcards, file):
@@ -461,11 +466,6 @@ STORES = {
     for run, section in EXPERIMENT.runs.items()
     for dataset in section.datasets
 }
-REFERENCES = {
-    plan.reference_name(EXPERIMENT, run): run
-    for run in EXPERIMENT.runs
-    if plan.has_reference(EXPERIMENT, run)
-}
 BENCHMARKED = [
     run for run, section in EXPERIMENT.runs.items() if section.benchmarks.tasks
 ]
@@ -494,7 +494,6 @@ limit_gpus()
 wildcard_constraints:
     dataset="[^/]+",
     model="[^/]+",
-    reference="[^/]+",
     run="[^/]+",
     store="[^/]+",
     sweep="[^/]+",

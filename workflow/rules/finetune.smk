@@ -18,10 +18,10 @@ rule finetune_run:
         gpu=lambda wildcards: layout.gpus(EXPERIMENT, wildcards.run, "train"),
     params:
         code=lambda wildcards: code(
-            "finetune", task_of(wildcards.run), of=wildcards.run
+            "finetune", trained_as(wildcards.run), of=wildcards.run
         ),
         # Of the fingerprint, by which a run that didn't finish continues.
-        training=lambda wildcards: code("finetune", task_of(wildcards.run)),
+        training=lambda wildcards: code("finetune", trained_as(wildcards.run)),
         cfg=lambda wildcards: plan.train_config(EXPERIMENT, wildcards.run),
         execution=execution_of("train"),
     message:

@@ -1,3 +1,15 @@
+REFERENCES = {
+    plan.reference_name(EXPERIMENT, run): run
+    for run in EXPERIMENT.runs
+    if plan.has_reference(EXPERIMENT, run)
+}
+
+
+def reference_run(wildcards):
+    """Wildcards of the first run that uses a reference."""
+    return SimpleNamespace(run=REFERENCES[wildcards.reference])
+
+
 rule reference:
     """Log-probabilities of answers under the start of preference runs, shared by them."""
     input:
@@ -12,6 +24,8 @@ rule reference:
         "logs/reference/{reference}.log",
     benchmark:
         "results/benchmarks/reference/{reference}.tsv"
+    wildcard_constraints:
+        reference="[^/]+",
     conda:
         "../../envs/environment.yaml"
     threads: lambda wildcards: threads_of(REFERENCES[wildcards.reference], "evaluate")

@@ -34,7 +34,7 @@ rule search_run:
     params:
         code=lambda wildcards: code("search", of=wildcards.run),
         # As in rule finetune_run, which then finds the best trial's checkpoint.
-        training=lambda wildcards: code("finetune", task_of(wildcards.run)),
+        training=lambda wildcards: code("finetune", trained_as(wildcards.run)),
         cfg=lambda wildcards: search_config(EXPERIMENT, wildcards.run),
         execution=execution_of("train"),
     message:

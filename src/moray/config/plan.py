@@ -2,21 +2,18 @@
 
 Each function that ends in `_config` returns the param `cfg` of a rule: builtins with sorted keys,
 and only the keys that the result depends on, because the workflow re-runs a stage when its `cfg`
-prints differently. Those that end in `_files` return the user's files that are inputs of a rule.
+prints differently.
 """
 
 import hashlib
 import json
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
-from moray.config.input_files import endings_of, input_file, input_files
-from moray.config.inputs import CHECK_PATH
-from moray.config.layout import workers_are_here
 from moray.config.schema.base import result_keys
-from moray.config.schema.experiment import BestRef, Experiment, RunRef
-from moray.config.schema.models import HubModel, PathModel, ScratchModel
+from moray.config.schema.experiment import Experiment
+from moray.config.schema.models import HubModel, PathModel
+from moray.config.schema.start import BestRef, ModelOrRun, RunRef
 from moray.config.tasks import (
     FORMATS,
     MODALITIES,
@@ -27,7 +24,6 @@ from moray.config.tasks import (
     modality_of_format,
     source_module,
 )
-from moray.errors import UserError
 
 SPLITS = ("train", "validation", "test")
 
@@ -80,9 +76,14 @@ def task(experiment: Experiment, run: str) -> TaskName:
     return FORMATS[experiment.datasets[first].format].task
 
 
-def _section_of_task(experiment: Experiment, run: str) -> dict[str, dict[str, Any]]:
-    """The section of a run's config that only its task reads, by its name; empty without one."""
-    facts = TASKS[task(experiment, run)]
+def task_of_training(experiment: Experiment, run: str) -> TaskName:
+    """The task that a run is trained as: with a teacher, another one than it is scored as."""
+    return "distillation" if experiment.runs[run].distillation else task(experiment, run)
+
+
+def _section_of(task: TaskName, experiment: Experiment, run: str) -> dict[str, dict[str, Any]]:
+    """The section of a run's config that only a task reads, by its name; empty without one."""
+    facts = TASKS[task]
     if not facts.section_path:
         return {}
     return {facts.section_name: result_keys(attrgetter(facts.section_path)(experiment.runs[run]))}
@@ -174,7 +175,34 @@ def reference_name(experiment: Experiment, run: str) -> str:
     start, (dataset,) = start_folder(experiment, run), experiment.runs[run].datasets
     store = store_name(experiment, run, dataset)
     digest = _digest([start, store, reference_config(experiment, run)])
-    return f"{dataset}-{_name_of_start(experiment, run)}-{digest}"
+    return f"{dataset}-{_name_of(experiment.runs[run].model)}-{digest}"
+
+
+def teacher_config(experiment: Experiment, run: str) -> dict[str, Any]:
+    """What is stored of a run's teacher depends on, besides the teacher and the run's tokens."""
+    section = experiment.runs[run].distillation
+    assert section
+    return {
+        "precision": section.precision,
+        "temperature": section.temperature,
+        "top_k": section.top_k,
+    }
+
+
+def taught_stores(experiment: Experiment, run: str) -> dict[str, str]:
+    """The stores of a run's rows with what its teacher says of them, by dataset.
+
+    Runs with equal teachers, tokens and settings share them. There are none without a teacher.
+    """
+    section = experiment.runs[run].distillation
+    if not section:
+        return {}
+    teacher, config = folder_of(section.teacher), teacher_config(experiment, run)
+    stores = {}
+    for dataset in experiment.runs[run].datasets:
+        digest = _digest([teacher, store_name(experiment, run, dataset), config])
+        stores[dataset] = f"{dataset}-{_name_of(section.teacher)}-{digest}"
+    return stores
 
 
 def _digest(identity: list[Any]) -> str:
@@ -190,6 +218,8 @@ def prepared_folders(experiment: Experiment, run: str) -> list[str]:
 
 def store_folders(experiment: Experiment, run: str) -> list[str]:
     """The stores of the rows that a run trains on, in the order of its datasets."""
+    if taught := taught_stores(experiment, run):
+        return [f"results/teacher/{name}" for name in taught.values()]
     if has_reference(experiment, run):
         return [f"results/reference/{reference_name(experiment, run)}"]
     return prepared_folders(experiment, run)
@@ -197,14 +227,18 @@ def store_folders(experiment: Experiment, run: str) -> list[str]:
 
 def start_folder(experiment: Experiment, run: str) -> str:
     """The Hugging Face folder that a run starts from."""
-    model, name = experiment.runs[run].model, _name_of_start(experiment, run)
+    return folder_of(experiment.runs[run].model)
+
+
+def folder_of(model: ModelOrRun) -> str:
+    """The Hugging Face folder of a base model, or of the model of a run."""
+    name = _name_of(model)
     if isinstance(model, BestRef):
         return f"results/best/{name}/model"
     return f"results/runs/{name}/model" if isinstance(model, RunRef) else f"results/models/{name}"
 
 
-def _name_of_start(experiment: Experiment, run: str) -> str:
-    model = experiment.runs[run].model
+def _name_of(model: ModelOrRun) -> str:
     if isinstance(model, BestRef):
         return model.best
     return model.run if isinstance(model, RunRef) else model
@@ -215,11 +249,20 @@ def start_dependencies(experiment: Experiment, run: str) -> list[str]:
 
     An adapter exported without its base needs the start of its own run, and what that needs.
     """
+    return _dependencies(experiment, experiment.starts(run))
+
+
+def teacher_dependencies(experiment: Experiment, run: str) -> list[str]:
+    """The folders that are needed to load the teacher of a run, besides its own."""
+    return _dependencies(experiment, experiment.teachers(run))
+
+
+def _dependencies(experiment: Experiment, runs: list[str]) -> list[str]:
     folders = [
         folder
-        for start in experiment.starts(run)
-        if exports_adapter(experiment, start)
-        for folder in (start_folder(experiment, start), *start_dependencies(experiment, start))
+        for run in runs
+        if exports_adapter(experiment, run)
+        for folder in (start_folder(experiment, run), *start_dependencies(experiment, run))
     ]
     return list(dict.fromkeys(folders))
 
@@ -238,14 +281,15 @@ def train_config(experiment: Experiment, run: str) -> dict[str, Any]:
         "datasets": section.datasets,
         "train": result_keys(section.train),
     }
-    return dict(sorted((config | _section_of_task(experiment, run)).items()))
+    config |= _section_of(task_of_training(experiment, run), experiment, run)
+    return dict(sorted(config.items()))
 
 
 def evaluate_config(experiment: Experiment, run: str) -> dict[str, Any]:
     """What a run's scores depend on, besides models and tokens."""
     section = experiment.runs[run]
     config = {"datasets": list(section.datasets), **result_keys(section.evaluate)}
-    config |= _section_of_task(experiment, run)
+    config |= _section_of(task(experiment, run), experiment, run)
     if len(trained_by := experiment.trained_by(run)) > 1:
         config["trained_by"] = dict(sorted(trained_by.items()))
     return dict(sorted(config.items()))
@@ -309,87 +353,3 @@ def gguf_config(experiment: Experiment, run: str) -> dict[str, Any]:
     section = experiment.runs[run].gguf
     assert section
     return result_keys(section)
-
-
-def dataset_files(experiment: Experiment, dataset: str) -> dict[str, list[str]]:
-    """The user's files that each split of a dataset is read from.
-
-    A path without wildcards may not be there yet, if another workflow's rule makes it.
-
-    Raises:
-        UserError: if a glob matches no file, or a folder has none.
-    """
-    section = experiment.datasets[dataset]
-    return {
-        str(split): list(
-            dict.fromkeys(
-                file
-                for key, paths in keys.items()
-                for path in paths
-                for file in input_files(path, f"datasets.{dataset}.{key}", endings_of(section))
-            )
-        )
-        for split, keys in section.files.items()
-    }
-
-
-def model_files(experiment: Experiment, model: str) -> list[str]:
-    """The files that a base model is made from: the user's folder, or the tokenizer's dataset.
-
-    The description of the dataset that a model names comes first.
-
-    Raises:
-        UserError: if the user's folder has no `config.json`.
-    """
-    section = experiment.models[model]
-    if isinstance(section, ScratchModel):
-        named = [section.classes_of] if section.classes_of else []
-        return [_description(name) for name in dict.fromkeys([*named, section.tokenizer.train_on])]
-    described = [_description(section.classes_of)] if section.classes_of else []
-    if isinstance(section, PathModel):
-        if not Path(section.path, "config.json").is_file():
-            raise UserError(
-                f"models.{model}.path",
-                f"got {section.path}, expected a folder with a config.json",
-                CHECK_PATH,
-            )
-        # A tokenizer with several templates keeps the additional ones in this folder.
-        found = [*Path(section.path).iterdir()]
-        found += Path(section.path).glob("additional_chat_templates/*.jinja")
-        names = sorted(str(path) for path in found if path.is_file())
-        return [*described, *(input_file(name, f"models.{model}.path") for name in names)]
-    return described
-
-
-def _description(dataset: str) -> str:
-    return f"results/datasets/{dataset}/dataset.json"
-
-
-def benchmark_files(experiment: Experiment, run: str) -> list[str]:
-    """The files in the folder of a run's own benchmark tasks.
-
-    Raises:
-        UserError: if the folder doesn't exist, or if workers wouldn't see it.
-    """
-    whole, key = experiment.runs[run], f"runs.{run}.benchmarks.include_path"
-    section = whole.benchmarks
-    if not section.tasks or section.include_path is None:
-        return []
-    if whole.ray.in_object_store and not workers_are_here(whole.ray, whole.train.launcher):
-        raise UserError(
-            key,
-            "task files need a folder that all nodes share, but ray.storage_path is a URL",
-            "set ray.storage_path to a folder that all nodes share",
-        )
-    folder = Path(section.include_path)
-    if not folder.is_dir():
-        raise UserError(
-            key,
-            f"got {folder}, expected a folder with task files",
-            CHECK_PATH,
-        )
-    # Python writes the last ones when it runs code of a task.
-    files = [
-        path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts
-    ]
-    return sorted(input_file(str(path), key) for path in files)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from moray.config import plan
+from moray.config import plan, user_files
 from moray.config.schema.experiment import Experiment
 from moray.errors import UserError
 from moray.provenance.contents import WHOLE_BYTES, contents_of
@@ -18,7 +18,9 @@ Facts = dict[str, Any]
 def other_rows(experiment: Experiment, dataset: str) -> UserError | None:
     """The error for a dataset that was made from other files; None if it wasn't."""
     record = Path("results/datasets", dataset, DATASET)
-    files = [file for split in plan.dataset_files(experiment, dataset).values() for file in split]
+    files = [
+        file for split in user_files.dataset_files(experiment, dataset).values() for file in split
+    ]
     digests = _read(record).get("files", {}) if files else {}
     if not digests:
         return None

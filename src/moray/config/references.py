@@ -11,6 +11,7 @@ from moray.config.lineage import (
     faults_of_name,
     faults_of_start,
     faults_of_sweeps,
+    faults_of_teacher,
 )
 from moray.config.schema.experiment import SMOKE_TEST_RUN, Experiment, Run
 from moray.config.schema.models import ScratchModel, ScratchVisionModel
@@ -119,7 +120,8 @@ def _dataset(
 def faults_of_run(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
     """Faults of a run that involve several of its sections, or other entries."""
     yield from _mixture(experiment, name, run)
-    yield from faults_of_start(experiment, name, run.model)
+    yield from faults_of_start(experiment, f"runs.{name}.model", run.model)
+    yield from faults_of_teacher(experiment, name)
     workers = run.ray.num_workers
     if isinstance(workers, WorkerRange):
         yield from _elastic(f"runs.{name}", run, workers)
@@ -134,9 +136,12 @@ def faults_of_run(experiment: Experiment, name: str, run: Run) -> Iterator[UserE
     yield from _engine(experiment, name, run)
     yield from _folders(name, run)
     if all(dataset in experiment.datasets for dataset in run.datasets):
-        task = plan.task(experiment, name)
-        facts = TASKS[task]
-        for owner in (MODALITIES[facts.modality].task, *([task] if facts.has_checks else [])):
+        tasks = dict.fromkeys(
+            [plan.task(experiment, name), plan.task_of_training(experiment, name)]
+        )
+        owners = [MODALITIES[TASKS[next(iter(tasks))].modality].task]
+        owners += [task for task in tasks if TASKS[task].has_checks]
+        for owner in owners:
             yield from module_of(owner, "checks").faults(f"runs.{name}", run)
 
 

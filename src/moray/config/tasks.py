@@ -9,7 +9,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Literal
 
-TaskName = Literal["language", "preference", "classification", "images"]
+TaskName = Literal["language", "distillation", "preference", "classification", "images"]
 FormatName = Literal[
     "text",
     "prompt-completion",
@@ -235,6 +235,15 @@ TASKS: dict[TaskName, TaskFacts] = {
         headline="bits_per_byte",
         takes_mixtures=True,
     ),
+    # Of runs on text with a teacher; datasets, scores and samples are those of language.
+    "distillation": TaskFacts(
+        "text",
+        scored="documents",
+        headline="bits_per_byte",
+        section_path="distillation",
+        takes_mixtures=True,
+        has_checks=True,
+    ),
     "preference": TaskFacts(
         "text",
         scored="pairs",
@@ -286,6 +295,6 @@ def source_module(source: str, format: FormatName) -> str:
     return f"moray.tasks.{facts.sources or facts.task}.sources.{source.replace('-', '_')}"
 
 
-SCORED = tuple(task.scored for task in TASKS.values())
+SCORED = tuple(dict.fromkeys(task.scored for task in TASKS.values()))
 TASK_SECTIONS = tuple(task.section_name for task in TASKS.values() if task.section_name)
 MODEL_KEYS = tuple(dict.fromkeys(one.model_key for one in MODALITIES.values() if one.model_key))

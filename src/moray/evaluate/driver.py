@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from moray.model.folder import whole_model_and_adapters
 from moray.storage.open import needed_libraries
 from moray.storage.transfer import scratch
 from moray.workers.entry import EntryPoint, show_batches
-from moray.workers.exchange import Exchange, deliver_inputs
+from moray.workers.exchange import Exchange, deliver_inputs, no_files
 from moray.workers.launch import Launch
 from moray.workers.run import run_on_workers
 
@@ -43,19 +43,21 @@ class EvaluationWorkers:
         models: dict[str, Path],
         stores: tuple[Path, ...],
         *counts: int,
+        files: Callable[[int], tuple[str, ...]] = no_files,
     ) -> list[Result]:
         """Run an entry point on models and so many rows of each store; shows its progress.
 
         Args:
             models, stores: as in a job.
             counts: numbers of rows, or of prompts.
+            files: names of the files that a worker leaves in the job's folder, by its rank.
         """
         job = replace(self.job, models=models, stores=stores)
         batches = len(models) * sum(-(-count // job.batch_size) for count in counts)
         with show_batches(job.folder, self.label, batches):
-            return run_on_workers(entry_point, job, self._launch(job))
+            return run_on_workers(entry_point, job, self._launch(job, files))
 
-    def _launch(self, job: EvaluationJob) -> Launch:
+    def _launch(self, job: EvaluationJob, files: Callable[[int], tuple[str, ...]]) -> Launch:
         """The launch with deliveries of the job's inputs, for machines without them."""
         if self.url is None:
             return self.launch
@@ -64,7 +66,7 @@ class EvaluationWorkers:
             whole, adapters = whole_model_and_adapters(folder)
             inputs[folder] = [whole, *adapters]
         deliveries = deliver_inputs(inputs, self.launch.ray.storage_path)
-        return replace(self.launch, exchange=Exchange(self.url, deliveries))
+        return replace(self.launch, exchange=Exchange(self.url, deliveries, files))
 
 
 def with_interval(figure: dict[str, float], form: str = ".3f") -> str:

@@ -24,9 +24,9 @@ from moray.results import FIGURES, Results, Run, flat
 
 # There is no adapter by default, so all of its keys differ.
 _DEFAULTS = {"train": result_keys(Train())} | {
-    task.section_name: result_keys(attrgetter(task.section_path)(Sections()))
+    task.section_name: result_keys(section)
     for task in TASKS.values()
-    if task.section_path
+    if task.section_path and (section := attrgetter(task.section_path)(Sections()))
 }
 # Keys of generation.json that aren't settings.
 _NOT_SAMPLING = {"metrics", "prompts", "inputs", "proof", "sha256"}

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from moray import machine
-from moray.config import extras, plan
+from moray.config import extras, plan, user_files
 from moray.config.layout import on_cores_of, threads
 from moray.config.recorded import existing_model_folder
 from moray.config.schema.experiment import Experiment, Run
@@ -117,12 +117,12 @@ def _without_room(experiment: Experiment, run: str) -> Iterator[UserError]:
 
 def _unreadable(experiment: Experiment, runs: Sequence[str]) -> Iterator[UserError]:
     for dataset in sorted({name for run in runs for name in experiment.runs[run].datasets}):
-        for files in plan.dataset_files(experiment, dataset).values():
+        for files in user_files.dataset_files(experiment, dataset).values():
             yield from _readable(f"datasets.{dataset}.path", files)
         yield from _libraries(experiment, dataset)
     for model in sorted({experiment.base_model(run) for run in runs}):
         if isinstance(experiment.models[model], PathModel):
-            yield from _readable(f"models.{model}.path", plan.model_files(experiment, model))
+            yield from _readable(f"models.{model}.path", user_files.model_files(experiment, model))
 
 
 def _libraries(experiment: Experiment, dataset: str) -> Iterator[UserError]:

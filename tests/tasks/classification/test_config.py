@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from small_config import HUB, experiment_with, faults
 
-from moray.config import plan
+from moray.config import plan, user_files
 
 SCRATCH = {"source": "scratch", "tokenizer": {"train_on": "modules"}, "classes_of": "reviews"}
 TEXTS: dict[str, Any] = {
@@ -31,14 +31,14 @@ def test_a_run_has_a_store_of_its_own_that_only_the_size_of_rows_changes() -> No
 def test_a_model_depends_on_the_dataset_of_its_labels() -> None:
     experiment = experiment_with(TEXTS)
     reviews, modules = (f"results/datasets/{name}/dataset.json" for name in ("reviews", "modules"))
-    assert plan.model_files(experiment, "bert") == [reviews]
-    assert plan.model_files(experiment, "small") == [reviews, modules]
+    assert user_files.model_files(experiment, "bert") == [reviews]
+    assert user_files.model_files(experiment, "small") == [reviews, modules]
     assert {plan.modality_of_model(experiment, name) for name in ("bert", "small")} == {
         "labelled text"
     }
     # One without is as it was before the key.
     assert "classes_of" not in plan.model_config(experiment, "tiny")
-    assert plan.model_files(experiment, "tiny") == [modules]
+    assert user_files.model_files(experiment, "tiny") == [modules]
 
 
 def test_only_runs_on_labelled_texts_depend_on_class_weights() -> None:

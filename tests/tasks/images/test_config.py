@@ -8,7 +8,7 @@ import pytest
 from pictures import image_folder
 from small_config import check_faults, experiment_with, faults
 
-from moray.config import plan
+from moray.config import plan, user_files
 from moray.config.inputs import missing_file_error
 from moray.config.references import check_references
 from moray.config.schema.experiment import Experiment
@@ -44,13 +44,13 @@ def test_training_depends_on_the_augmentation(key: str, value: object) -> None:
 
 def test_a_model_of_images_depends_on_the_dataset_of_its_classes(tmp_path: Path) -> None:
     experiment = experiment_with(IMAGES)
-    assert plan.model_files(experiment, "resnet") == ["results/datasets/digits/dataset.json"]
+    assert user_files.model_files(experiment, "resnet") == ["results/datasets/digits/dataset.json"]
     (tmp_path / "config.json").write_text("{}")
     path = {"source": "path", "path": str(tmp_path)}
     experiment = experiment_with(
         {**IMAGES, "models.own": {**path, "classes_of": "digits", "seed": 3}, "models.text": path}
     )
-    files = plan.model_files(experiment, "own")
+    files = user_files.model_files(experiment, "own")
     assert files == ["results/datasets/digits/dataset.json", str(tmp_path / "config.json")]
     assert plan.model_config(experiment, "own")["seed"] == 3
     assert plan.modality_of_model(experiment, "own") == "images"
@@ -65,7 +65,7 @@ def test_a_folder_of_images_is_read_again_when_its_content_changes(tmp_path: Pat
     experiment = experiment_with({"datasets.photos": section})
     before = plan.dataset_config(experiment, "photos")
     assert plan.dataset_config(experiment, "photos") == before
-    assert plan.dataset_files(experiment, "photos") == {}
+    assert user_files.dataset_files(experiment, "photos") == {}
     image = next((folder / "b").iterdir())
     content = image.read_bytes()
     os.utime(image, (0, 0))
@@ -94,7 +94,7 @@ def test_idx_files_are_inputs(tmp_path: Path) -> None:
     section = {"source": "idx", "train": files, "test": files}
     experiment = experiment_with({"datasets.mnist": section})
     both = list(files.values())
-    assert plan.dataset_files(experiment, "mnist") == {"train": both, "test": both}
+    assert user_files.dataset_files(experiment, "mnist") == {"train": both, "test": both}
     assert str(missing_file_error(experiment, "mnist", files["labels"])).startswith(
         f"datasets.mnist.train.labels: there is no file {files['labels']}, and no rule makes it"
     )

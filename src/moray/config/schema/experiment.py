@@ -19,7 +19,7 @@ from moray.config.schema.base import (
 )
 from moray.config.schema.datasets import Dataset
 from moray.config.schema.export import Export, Gguf, Push
-from moray.config.schema.losses import Classification, Preference
+from moray.config.schema.losses import Classification, Distillation, Preference
 from moray.config.schema.models import BaseModelSource
 from moray.config.schema.sections import (
     Benchmarks,
@@ -28,6 +28,7 @@ from moray.config.schema.sections import (
     Generate,
     Ray,
 )
+from moray.config.schema.start import BestRef, ModelOrRun, RunRef
 from moray.config.schema.train import Adapter, Train
 
 DottedKey = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$")]
@@ -118,34 +119,6 @@ class Search(Section):
 SMOKE_TEST_RUN = "smoke-test"
 
 
-class RunRef(Section):
-    """Start from the exported model of another run."""
-
-    run: RunName = Field(description="The run whose model is the base model.")
-
-
-class BestRef(Section):
-    """Start from the run of a sweep with the lowest loss on the validation split."""
-
-    best: Name = Field(
-        description="Name of the sweep: of a run with `grid` or `seeds`. Of equal runs, the first "
-        "by name is taken."
-    )
-
-
-def _kind_of_start(written: Any) -> str:
-    names_best = isinstance(written, BestRef) or (
-        isinstance(written, Mapping) and "best" in written
-    )
-    return "BestRef" if names_best else "RunRef"
-
-
-Start = Annotated[
-    Annotated[RunRef, Tag("RunRef")] | Annotated[BestRef, Tag("BestRef")],
-    Discriminator(_kind_of_start),
-]
-
-
 class Sections(Section):
     """The sections that runs and `defaults` have in common."""
 
@@ -159,6 +132,9 @@ class Sections(Section):
     )
     classification: Classification = Field(
         Classification(), description="The loss of runs on texts with labels."
+    )
+    distillation: Distillation | None = Field(
+        None, description="A teacher that runs on text learn from too; `null` for none."
     )
     ray: Ray = Field(Ray(), description="Where the training runs, and on how many workers.")
     export: Export = Field(Export(), description="How the trained model is exported.")
@@ -188,7 +164,7 @@ class Sections(Section):
 class Run(Grid, Sections):
     """A model fine-tuned on a dataset; its sections override `defaults` key by key."""
 
-    model: Name | Start = Field(
+    model: ModelOrRun = Field(
         description="A name under `models`; or another run, as `{run: NAME}`; or the best of a "
         "sweep, as `{best: NAME}`."
     )
@@ -241,10 +217,29 @@ class Experiment(Section):
 
     def starts(self, run: str) -> list[str]:
         """The runs that a run may start from: one, or those of a sweep; none for a base model."""
-        model = self.runs[run].model
+        return self.runs_of(self.runs[run].model)
+
+    def teachers(self, run: str) -> list[str]:
+        """The runs that a run's teacher may be the model of, likewise."""
+        section = self.runs[run].distillation
+        return self.runs_of(section.teacher) if section else []
+
+    def runs_of(self, model: ModelOrRun) -> list[str]:
+        """The runs that a model may be of: one, or those of a sweep; none for a base model."""
         if isinstance(model, RunRef):
             return [model.run]
         return sorted(self.sweeps[model.best]) if isinstance(model, BestRef) else []
+
+    def models_of(self, run: str) -> dict[str, ModelOrRun]:
+        """What a run starts from and what its teacher is, by key."""
+        section = self.runs[run]
+        teacher = section.distillation and {"distillation.teacher": section.distillation.teacher}
+        return {"model": section.model} | (teacher or {})
+
+    def needs(self, run: str) -> list[str]:
+        """The runs that have to be trained before a run."""
+        models = self.models_of(run).values()
+        return list(dict.fromkeys(name for model in models for name in self.runs_of(model)))
 
     def concurrent(self, run: str) -> int:
         """How many runs can train at the same time, this one among them.
@@ -253,7 +248,7 @@ class Experiment(Section):
         at the same place of their chains.
         """
         related = {run}
-        for direction in (self.starts, self._following.__getitem__):
+        for direction in (self.needs, self._following.__getitem__):
             waiting = [run]
             for name in waiting:
                 new = [other for other in direction(name) if other not in related]
@@ -265,11 +260,11 @@ class Experiment(Section):
 
     @cached_property
     def _following(self) -> dict[str, list[str]]:
-        """The runs that may start from each run."""
+        """The runs that need each run."""
         following: dict[str, list[str]] = {run: [] for run in self.runs}
         for run in self.runs:
-            for start in self.starts(run):
-                following[start].append(run)
+            for needed in self.needs(run):
+                following[needed].append(run)
         return following
 
     @cached_property
@@ -279,7 +274,7 @@ class Experiment(Section):
 
         def depth(run: str) -> int:
             if run not in depths:
-                depths[run] = 1 + max(map(depth, self.starts(run)), default=-1)
+                depths[run] = 1 + max(map(depth, self.needs(run)), default=-1)
             return depths[run]
 
         for run in self.runs:
@@ -293,11 +288,11 @@ class Experiment(Section):
         """
         names, waiting = {run: run}, [run]
         for name in waiting:
-            model = self.runs[name].model
-            for start in self.starts(name):
-                if start not in names:
-                    names[start] = model.best if isinstance(model, BestRef) else start
-                    waiting.append(start)
+            for model in self.models_of(name).values():
+                for other in self.runs_of(model):
+                    if other not in names:
+                        names[other] = model.best if isinstance(model, BestRef) else other
+                        waiting.append(other)
         found: dict[str, list[str]] = {}
         for name, shown in names.items():
             for dataset in self.runs[name].datasets:

@@ -1,10 +1,11 @@
-"""The losses of runs on labelled texts and on pairs; the sections that only their tasks read."""
+"""The losses of runs on labelled texts, on pairs and with a teacher: sections of their own."""
 
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from moray.config.schema.base import Section, added
+from moray.config.schema.base import PositiveInt, Section, added
+from moray.config.schema.start import ModelOrRun
 
 
 class Classification(Section):
@@ -94,3 +95,34 @@ class Preference(Section):
                 "margin; remove it, or set loss: simpo"
             )
         return self
+
+
+class Distillation(Section):
+    """A teacher, of whose predictions a run on text learns as well as of its documents."""
+
+    teacher: ModelOrRun = Field(
+        description="A name under `models`; or a run, as `{run: NAME}`; or the best of a sweep, as "
+        "`{best: NAME}`. Its tokenizer has to be that of the run's model.",
+    )
+    alpha: float = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="Weight of the Kullback-Leibler divergence of the model from its teacher; the "
+        "cross-entropy of the documents has 1 - `alpha`.",
+    )
+    temperature: float = Field(
+        1.0,
+        gt=0,
+        description="What the logits of both are divided by in the divergence, which is multiplied "
+        "by its square (Hinton et al., 2015).",
+    )
+    top_k: PositiveInt = Field(
+        64,
+        description="Number of the teacher's likeliest tokens whose probabilities are stored for "
+        "each trained token; all others are one class. Each takes 4 bytes, or 6 if the "
+        "vocabulary has more than 65,536 tokens.",
+    )
+    precision: Literal["auto", "bf16", "fp32"] = Field(
+        "auto", description="Precision of the teacher; `auto`: bf16 on GPUs, otherwise fp32."
+    )

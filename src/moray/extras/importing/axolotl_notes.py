@@ -178,7 +178,8 @@ _TRAINING: Sequence[Rule] = (
     refused("min_sample_len", "short rows are trained; leave them out"),
     refused("dpo_use_weighting", "no such loss"),
     feature("use_eaft", "eaft_alpha eaft_k", "no such loss"),
-    refused("liger_use_token_scaling kd_trainer diffusion", "no such loss"),
+    refused("liger_use_token_scaling diffusion", "no such loss"),
+    refused("kd_trainer", "name the teacher itself under distillation.teacher of the run"),
     feature("lisa_n_layers lisa_step_interval", "lisa_layers_attribute", "layers are all trained"),
     refused(
         "optim_args optim_target_modules embedding_lr embedding_lr_scale lr_groups torchdistx_path",

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from moray import machine
-from moray.config import plan
+from moray.config import plan, user_files
 from moray.config.extras import check_all_there
 from moray.config.grid import with_value
 from moray.config.layout import lay_out_here, on_cores_of, threads
@@ -66,7 +66,7 @@ def setup_of(experiment: Experiment, run: str) -> Iterator[Setup]:
             f"name one of {known}, or the overlay that it is in, with --configfile",
         )
     section = experiment.runs[run]
-    if (task := plan.task(experiment, run)) not in PLANNED:
+    if (task := plan.task_of_training(experiment, run)) not in PLANNED:
         raise UserError(
             f"runs.{run}",
             f"a run on {task} can't be planned, only language modelling and classification",
@@ -117,7 +117,7 @@ def _folder(experiment: Experiment, model: str, temporary: Path) -> Path:
         return temporary
     if isinstance(section, PathModel):
         # Its errors are those of the workflow.
-        plan.model_files(experiment, model)
+        user_files.model_files(experiment, model)
         return Path(section.path)
     assert isinstance(section, HubModel)
     # Takes a while to import.

@@ -1,6 +1,6 @@
 """Losses of a linear output layer, without storing all of its logits at once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -80,7 +80,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         by_hidden = torch.zeros_like(states) if wants_hidden else None
         by_weight = torch.zeros_like(matrix, dtype=torch.float32) if wants_weight else None
         total = torch.zeros((), device=hidden.device)
-        for rows in _chunks(num_counted, matrix):
+        for rows in chunks_of(num_counted, matrix):
             start = rows.start
             losses, gradient = softmax(_logits(states[rows], matrix, len(weight)), targets[rows])
             total += losses[: num_counted - start].sum()
@@ -127,7 +127,7 @@ def _logits(states: Tensor, matrix: Tensor, vocabulary: int) -> Tensor:
     return logits
 
 
-def _chunks(rows: int, matrix: Tensor) -> list[slice]:
+def chunks_of(rows: int, matrix: Tensor) -> list[slice]:
     """Rows whose logits, of the matrix's type, are in memory at the same time."""
     size = _CPU_ROWS
     if matrix.device.type != "cpu":
@@ -155,7 +155,7 @@ def linear_log_probabilities(hidden: Tensor, weight: Tensor, targets: Tensor) ->
         Nats, fp32, shape (rows,); for the arguments see `linear_cross_entropy`.
     """
     # At least one chunk, even if it is empty: workers that shard a model need the same gradients.
-    chunks = _chunks(max(1, len(hidden)), weight)
+    chunks = chunks_of(max(1, len(hidden)), weight)
     again = partial(checkpoint, _log_probabilities, use_reentrant=False)
     return torch.cat([again(hidden[rows], weight, targets[rows]) for rows in chunks])
 
@@ -173,13 +173,18 @@ def linear_scores(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tens
     Returns:
         Nats, fp32, and bools, both of shape (rows,); for the arguments see `linear_cross_entropy`.
     """
-    matrix = _align(weight)
     losses = torch.empty(len(hidden), device=hidden.device)
     hits = torch.empty(len(hidden), dtype=torch.bool, device=hidden.device)
-    for rows in _chunks(len(hidden), matrix):
-        logits = _logits(hidden[rows], matrix, len(weight))
+    for rows, logits in logits_by_chunk(hidden, weight):
         losses[rows], hits[rows] = target_scores(logits, targets[rows])
     return losses, hits
+
+
+def logits_by_chunk(hidden: Tensor, weight: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Rows, and `hidden @ weight.T` of these rows; in all, each once."""
+    matrix = _align(weight)
+    for rows in chunks_of(len(hidden), matrix):
+        yield rows, _logits(hidden[rows], matrix, len(weight))
 
 
 def target_scores(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

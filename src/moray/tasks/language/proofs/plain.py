@@ -6,7 +6,7 @@ Stored rows are read by their flags alone: 1 marks a trained token, 2 the first 
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,21 +96,35 @@ def log_probabilities(model: Any, tokens: Sequence[int], mask: Sequence[bool]) -
     return -F.cross_entropy(logits[chosen], ids[0, 1:][chosen], reduction="none")
 
 
-def figures_of(model: Any, rows: NDArray[np.void], with_gradient: bool = False) -> Figures:
-    """The loss of rows, and the norm of its gradient by all weights."""
+def losses(model: Any, rows: NDArray[np.void]) -> Iterator[torch.Tensor]:
+    """The sum of the losses of each document in some rows, nats, shape ()."""
+    for tokens, mask in pieces_of(rows):
+        yield -log_probabilities(model, tokens, mask).sum()
+
+
+def figures_of(
+    model: Any,
+    rows: NDArray[np.void],
+    with_gradient: bool = False,
+    losses: Callable[[Any, NDArray[np.void]], Iterator[torch.Tensor]] = losses,
+) -> Figures:
+    """The loss of rows, and the norm of its gradient by all weights.
+
+    Args:
+        losses: the sums of the losses of documents.
+    """
     if with_gradient and hasattr(model, "merge_and_unload"):
         # A run without an adapter of its own trains what an earlier one was merged into.
         model = model.merge_and_unload().requires_grad_(True)
-    pieces = list(pieces_of(rows))
     # A document's first token follows nothing, so it has no loss.
-    count = sum(sum(mask[1:]) for _, mask in pieces)
+    count = sum(sum(mask[1:]) for _, mask in pieces_of(rows))
     total = 0.0
-    for tokens, mask in pieces:
-        with torch.set_grad_enabled(with_gradient):
-            loss = -log_probabilities(model, tokens, mask).sum() / count
-        if with_gradient:
-            torch.autograd.backward(loss)
-        total += loss.item()
+    with torch.set_grad_enabled(with_gradient):
+        for loss in losses(model, rows):
+            mean = loss / count
+            if with_gradient:
+                torch.autograd.backward(mean)
+            total += mean.item()
     if not with_gradient:
         return Figures(total)
     squares = (

@@ -9,7 +9,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 from small_config import experiment_with
 
-from moray.config import plan
+from moray.config import plan, user_files
 from moray.config.inputs import missing_file_error
 from moray.errors import UserError
 
@@ -40,7 +40,7 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 @pytest.mark.usefixtures("notes")
 def test_the_files_of_a_dataset_are_found(path: str | list[str], files: list[str]) -> None:
-    found = plan.dataset_files(experiment_with({"datasets.notes.path": path}), "notes")
+    found = user_files.dataset_files(experiment_with({"datasets.notes.path": path}), "notes")
     assert found == {"train": files}
 
 
@@ -60,7 +60,7 @@ def test_names_that_are_there_mean_themselves_and_endings_have_any_case(
     (notes / "data [v2]").mkdir()
     for name in ("a.txt", "[b].txt", "C.TXT"):
         (notes / "data [v2]" / name).write_text("x")
-    found = plan.dataset_files(experiment_with({"datasets.notes.path": path}), "notes")
+    found = user_files.dataset_files(experiment_with({"datasets.notes.path": path}), "notes")
     assert found == {"train": files}
 
 
@@ -68,7 +68,7 @@ def test_names_that_are_there_mean_themselves_and_endings_have_any_case(
 def test_a_link_that_leads_nowhere_costs_one_line(path: str, notes: Path) -> None:
     (notes / "notes/far.txt").symlink_to("nowhere.txt")
     with pytest.raises(UserError) as caught:
-        plan.dataset_files(experiment_with({"datasets.notes.path": path}), "notes")
+        user_files.dataset_files(experiment_with({"datasets.notes.path": path}), "notes")
     assert str(caught.value) == (
         "datasets.notes.path: notes/far.txt is a link to nowhere.txt, which doesn't exist; fetch "
         "what it leads to, or remove it"
@@ -132,10 +132,10 @@ def test_files_named_after_splits_are_not_mixed(
         file.write_text("x")
     experiment = experiment_with({"datasets.notes.path": path})
     if line is None:
-        assert plan.dataset_files(experiment, "notes")["train"]
+        assert user_files.dataset_files(experiment, "notes")["train"]
         return
     with pytest.raises(UserError) as caught:
-        plan.dataset_files(experiment, "notes")
+        user_files.dataset_files(experiment, "notes")
     assert str(caught.value).startswith(f"datasets.notes.path: {line}")
     assert str(caught.value).endswith("or list the files to mix them")
 
@@ -144,10 +144,10 @@ def test_a_time_in_the_future_costs_one_line(notes: Path) -> None:
     path = notes / "notes/a.txt"
     os.utime(path, (0, time.time() + 10))
     experiment = experiment_with({"datasets.notes.path": "notes/a.txt"})
-    assert plan.dataset_files(experiment, "notes")
+    assert user_files.dataset_files(experiment, "notes")
     os.utime(path, (0, datetime(2099, 5, 1, 7, 30).timestamp()))
     with pytest.raises(UserError) as caught:
-        plan.dataset_files(experiment, "notes")
+        user_files.dataset_files(experiment, "notes")
     assert str(caught.value) == (
         "datasets.notes.path: the time of notes/a.txt, 2099-05-01 07:30, is in the future, so all "
         "results would be older than it; run touch on the file, or set the clock"
@@ -157,7 +157,7 @@ def test_a_time_in_the_future_costs_one_line(notes: Path) -> None:
 @pytest.mark.usefixtures("notes")
 def test_each_split_has_files_of_its_own() -> None:
     path = {"train": "notes/*.txt", "test": ["notes/deep/c.txt", "notes/deep/*"]}
-    found = plan.dataset_files(experiment_with({"datasets.notes.path": path}), "notes")
+    found = user_files.dataset_files(experiment_with({"datasets.notes.path": path}), "notes")
     assert found == {"train": ["notes/a.txt", "notes/b.txt"], "test": ["notes/deep/c.txt"]}
 
 
@@ -165,7 +165,7 @@ def test_each_split_has_files_of_its_own() -> None:
 def test_a_file_that_is_not_there_may_be_made_by_another_workflow() -> None:
     path = {"train": ["notes/a.txt", "made/none.txt"], "test": "rows.jsonl"}
     experiment = experiment_with({"datasets.notes.path": path})
-    assert plan.dataset_files(experiment, "notes") == {
+    assert user_files.dataset_files(experiment, "notes") == {
         "train": ["notes/a.txt", "made/none.txt"],
         "test": ["rows.jsonl"],
     }
@@ -183,7 +183,7 @@ def test_a_dataset_whose_files_are_missing_is_reported_before_anything_starts(
     missing = path[-1] if isinstance(path, list) else path
     for paths in (path, {"train": path}, {"train": "notes/a.txt", "validation": path}):
         with pytest.raises(UserError) as caught:
-            plan.dataset_files(experiment_with({"datasets.notes.path": paths}), "notes")
+            user_files.dataset_files(experiment_with({"datasets.notes.path": paths}), "notes")
         assert str(caught.value) == (
             f"datasets.notes.path: no file matches {missing}; check the path; it is relative to "
             "the working directory"
@@ -198,7 +198,7 @@ def test_a_folder_means_its_files_of_the_kinds_that_are_read(notes: Path) -> Non
         (notes / f"notes/a{ending}").write_text("x")
     expected = sorted(["notes/a.parquet", "notes/b.txt", *(f"notes/a{text}" for text in texts)])
     for path in ("notes", "notes/", str(notes / "notes")):
-        found = plan.dataset_files(experiment_with({"datasets.notes.path": path}), "notes")
+        found = user_files.dataset_files(experiment_with({"datasets.notes.path": path}), "notes")
         assert [str(Path(file).relative_to(Path(path).parent)) for file in found["train"]] == (
             expected
         )
@@ -207,7 +207,7 @@ def test_a_folder_means_its_files_of_the_kinds_that_are_read(notes: Path) -> Non
 def test_a_folder_of_images_means_its_tables(notes: Path) -> None:
     (notes / "notes/a.parquet").write_text("x")
     images = {"source": "files", "format": "images", "path": "notes"}
-    assert plan.dataset_files(experiment_with({"datasets.x": images}), "x") == {
+    assert user_files.dataset_files(experiment_with({"datasets.x": images}), "x") == {
         "train": ["notes/a.parquet"]
     }
 
@@ -216,7 +216,7 @@ def test_a_folder_of_images_means_its_tables(notes: Path) -> None:
 def test_a_folder_without_such_files_costs_one_line() -> None:
     images = {"source": "files", "format": "images", "path": {"train": "notes"}}
     with pytest.raises(UserError) as caught:
-        plan.dataset_files(experiment_with({"datasets.x": images}), "x")
+        user_files.dataset_files(experiment_with({"datasets.x": images}), "x")
     assert str(caught.value) == (
         "datasets.x.path: the folder notes has no file of a type that is read; check the path, "
         "or give a glob of the files in its folders"
@@ -229,7 +229,7 @@ def test_a_folder_of_the_datasets_library_means_its_rows_or_is_refused(notes: Pa
     DatasetDict(train=parts).save_to_disk(notes / "splits")
     for folder, file in (("saved", "state.json"), ("splits", "dataset_dict.json")):
         with pytest.raises(UserError) as caught:
-            plan.dataset_files(experiment_with({"datasets.notes.path": folder}), "notes")
+            user_files.dataset_files(experiment_with({"datasets.notes.path": folder}), "notes")
         assert str(caught.value).startswith(
             f"datasets.notes.path: {folder} was written by save_to_disk of the datasets library "
             f"(it has {file}), which is not read; write it as Parquet: "
@@ -237,14 +237,14 @@ def test_a_folder_of_the_datasets_library_means_its_rows_or_is_refused(notes: Pa
     (notes / "clone").mkdir()
     for name in ("dataset_infos.json", "rows.jsonl"):
         (notes / "clone" / name).write_text("{}")
-    found = plan.dataset_files(experiment_with({"datasets.notes.path": "clone"}), "notes")
+    found = user_files.dataset_files(experiment_with({"datasets.notes.path": "clone"}), "notes")
     assert found == {"train": ["clone/rows.jsonl"]}
 
 
 def test_a_folder_is_no_file_of_a_source_that_reads_one(notes: Path) -> None:
     idx = {"source": "idx", "train": {"images": "notes", "labels": "notes/a.txt"}}
     with pytest.raises(UserError, match=r"^datasets\.x\.train\.images: no file matches notes; "):
-        plan.dataset_files(experiment_with({"datasets.x": idx}), "x")
+        user_files.dataset_files(experiment_with({"datasets.x": idx}), "x")
 
 
 @pytest.mark.parametrize("name", ["a{b.txt", "a}b.txt", "{a}.txt", "{deep}/a.txt"])
@@ -253,7 +253,9 @@ def test_braces_in_the_name_of_a_file_are_refused(notes: Path, name: str) -> Non
     (notes / "notes" / name).parent.mkdir(exist_ok=True)
     (notes / "notes" / name).write_text("x")
     with pytest.raises(UserError) as caught:
-        plan.dataset_files(experiment_with({"datasets.notes.path": "notes/**/*.txt"}), "notes")
+        user_files.dataset_files(
+            experiment_with({"datasets.notes.path": "notes/**/*.txt"}), "notes"
+        )
     assert str(caught.value) == (
         f"datasets.notes.path: notes/{name} contains braces, which Snakemake reads as wildcards; "
         "rename the file"
@@ -264,16 +266,16 @@ def test_a_name_that_is_no_text_is_refused(notes: Path) -> None:
     """As archives of other systems give them; Snakemake fails on it."""
     open(os.fsencode(notes / "notes") + b"/caf\xe9.txt", "w").close()
     with pytest.raises(UserError) as caught:
-        plan.dataset_files(experiment_with({"datasets.notes.path": "notes"}), "notes")
+        user_files.dataset_files(experiment_with({"datasets.notes.path": "notes"}), "notes")
     assert str(caught.value) == (
         "datasets.notes.path: the name of b'notes/caf\\xe9.txt' isn't UTF-8; rename the file"
     )
 
 
 def test_a_dataset_that_is_not_read_from_files_has_none() -> None:
-    assert plan.dataset_files(experiment_with({}), "modules") == {}
+    assert user_files.dataset_files(experiment_with({}), "modules") == {}
     url = {"source": "url", "url": {"train": "s3://b/*.csv", "test": "https://h/t.csv"}}
-    assert plan.dataset_files(experiment_with({"datasets.x": url}), "x") == {}
+    assert user_files.dataset_files(experiment_with({"datasets.x": url}), "x") == {}
 
 
 def test_a_model_depends_on_the_files_of_its_folder(notes: Path) -> None:
@@ -281,7 +283,7 @@ def test_a_model_depends_on_the_files_of_its_folder(notes: Path) -> None:
     (folder / "nested").mkdir(parents=True)
     for name in ("model.safetensors", "config.json"):
         (folder / name).write_text(name)
-    files = plan.model_files(experiment_with({}), "folder")
+    files = user_files.model_files(experiment_with({}), "folder")
     assert files == ["models/folder/config.json", "models/folder/model.safetensors"]
 
 
@@ -291,7 +293,7 @@ def test_a_model_depends_on_its_tokenizer_s_other_templates(notes: Path) -> None
     for name in [*names, "additional_chat_templates/notes.txt"]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(name)
-    files = plan.model_files(experiment_with({}), "folder")
+    files = user_files.model_files(experiment_with({}), "folder")
     assert files == [f"models/folder/{name}" for name in names]
 
 
@@ -302,7 +304,7 @@ def test_braces_in_the_name_of_a_model_s_file_are_refused(notes: Path, name: str
     for written in ("config.json", name):
         (folder / written).write_text("{}")
     with pytest.raises(UserError) as caught:
-        plan.model_files(experiment_with({}), "folder")
+        user_files.model_files(experiment_with({}), "folder")
     assert str(caught.value) == (
         f"models.folder.path: models/folder/{name} contains braces, which Snakemake reads as "
         "wildcards; rename the file"
@@ -312,7 +314,7 @@ def test_braces_in_the_name_of_a_model_s_file_are_refused(notes: Path, name: str
 @pytest.mark.usefixtures("notes")
 def test_a_model_whose_folder_is_missing_is_reported_before_anything_starts() -> None:
     with pytest.raises(UserError) as caught:
-        plan.model_files(experiment_with({}), "folder")
+        user_files.model_files(experiment_with({}), "folder")
     assert str(caught.value) == (
         "models.folder.path: got models/folder, expected a folder with a config.json; "
         "check the path; it is relative to the working directory"
@@ -333,13 +335,13 @@ def test_the_files_of_the_user_s_tasks_are_found_at_any_depth() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(name)
     experiment = experiment_with(OWN)
-    assert plan.benchmark_files(experiment, "tuned") == ["tasks/b.yaml", "tasks/data/a.jsonl"]
-    assert plan.benchmark_files(experiment, "base") == []
+    assert user_files.benchmark_files(experiment, "tuned") == ["tasks/b.yaml", "tasks/data/a.jsonl"]
+    assert user_files.benchmark_files(experiment, "base") == []
 
 
 def test_a_missing_folder_costs_one_line() -> None:
     with pytest.raises(UserError) as error:
-        plan.benchmark_files(experiment_with(OWN), "tuned")
+        user_files.benchmark_files(experiment_with(OWN), "tuned")
     assert str(error.value) == (
         "runs.tuned.benchmarks.include_path: got tasks, expected a folder with task files; check "
         "the path; it is relative to the working directory"
@@ -350,7 +352,7 @@ def test_nodes_without_a_shared_folder_can_not_have_task_files() -> None:
     cluster = {"defaults.ray.address": "auto", "defaults.ray.storage_path": "s3://bucket/state"}
     Path("tasks").mkdir()
     with pytest.raises(UserError, match="need a folder that all nodes share"):
-        plan.benchmark_files(experiment_with(OWN | cluster), "tuned")
+        user_files.benchmark_files(experiment_with(OWN | cluster), "tuned")
 
 
 def test_intervals_are_those_of_the_evaluation_and_execution_changes_nothing() -> None:

@@ -1,0 +1,1 @@
+"""Runs on text that learn from the predictions of a teacher too."""

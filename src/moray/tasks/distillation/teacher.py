@@ -1,0 +1,250 @@
+"""Store what a teacher predicts in the place of each trained token, for all runs that learn it."""
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from moray.config.lineage import other_tokenizer_error
+from moray.config.schema.base import Proofs
+from moray.config.tasks import sequence_length
+from moray.console import say
+from moray.errors import UserError
+from moray.evaluate.driver import start_evaluation_workers
+from moray.evaluate.worker import (
+    EvaluationJob,
+    batches_of,
+    for_each_model,
+    may_be_bf16,
+    own_batches,
+)
+from moray.model.attention import varlen_if_possible
+from moray.model.load import check_length
+from moray.proofs.comparison import collect, conclude, write_proof
+from moray.provenance.manifest import MANIFEST, atomic_folder, read_manifest, write_manifest
+from moray.provenance.space import check_space
+from moray.rows.store import Record, Rows, StoredRows, describe, map_file, record_of
+from moray.tasks.distillation.proofs import compare_with_plain
+from moray.tasks.distillation.rows import LOG, has_entry, with_teacher
+from moray.tasks.language.cross_entropy import logits_by_chunk
+from moray.tasks.language.isolation import check_isolation
+from moray.tasks.language.loss import TokenBatch, TokenLoss, has_plain_head, make_batch
+from moray.tasks.language.rows import is_trained, num_trained
+from moray.tasks.language.tokenizer import load_tokenizer
+from moray.workers.entry import Worker
+from moray.workers.memory import split_on_out_of_memory
+
+# A run trains on one and computes validation losses on the other.
+_SPLITS = ("train", "validation")
+
+
+@dataclass(frozen=True)
+class Likeliest:
+    """The tokens that are stored in the place of each trained one.
+
+    Attributes:
+        top_k: their number.
+        temperature: what the teacher's logits are divided by.
+        vocabulary: number of tokens of the tokenizer; a teacher's output layer may have more.
+    """
+
+    top_k: int
+    temperature: float
+    vocabulary: int
+
+
+def teacher(
+    run: str,
+    model: Path,
+    base: Path,
+    tokens: Path,
+    output: Path,
+    cfg: dict[str, Any],
+    execution: dict[str, Any],
+    proofs: Proofs = "refuse",
+) -> None:
+    """Write a store: the rows of a token store with the fields of `rows`; its manifest last.
+
+    Args:
+        run: the first run that uses it.
+        model: folder of the teacher.
+        base: folder of the run's base model, whose tokenizer made the tokens.
+        cfg: `precision`, `temperature` and `top_k`.
+
+    Raises:
+        UserError: if the teacher has another tokenizer, or takes no rows of this length.
+    """
+    manifest = read_manifest(tokens)
+    path = f"runs.{run}.distillation.teacher"
+    vocabulary = _shared_vocabulary(model, base, path)
+    likeliest = Likeliest(min(cfg["top_k"], vocabulary), cfg["temperature"], vocabulary)
+    splits = {name: StoredRows(tokens, name) for name in _SPLITS}
+    most = max(_most_trained(split) for split in splits.values())
+    record = with_teacher(record_of(manifest), most, likeliest.top_k)
+    facts = {name: manifest["splits"][name] for name in _SPLITS}
+    began = time.monotonic()
+    size = sum(map(len, splits.values())) * record.itemsize
+    with atomic_folder(output):
+        # The parts of the workers, and the whole.
+        check_space(output, 2 * size)
+        with start_evaluation_workers(
+            "evaluate", run, output, cfg, execution, label=f"teacher {output.name}"
+        ) as workers:
+            entry_point = partial(predict_on_worker, record=record, likeliest=likeliest, path=path)
+            counts = [*map(len, splits.values())]
+            stores, models = (tokens.absolute(),), {"teacher": model.absolute()}
+            results = workers.run(entry_point, models, stores, *counts, files=_parts)
+            for name, count in zip(_SPLITS, counts, strict=True):
+                parts = [workers.job.folder / _part(name, rank) for rank in range(len(results))]
+                target = output / f"{name}.rows"
+                _join(target, parts, record, workers.job.batch_size, count)
+        write_manifest(
+            output,
+            task="distillation",
+            record=describe(record),
+            block_size=manifest["block_size"],
+            recipe={**manifest["recipe"], **cfg},
+            splits=facts,
+        )
+        if proofs != "off":
+            few = StoredRows(output, "train").rows[:4]
+            seconds, bf16 = time.monotonic() - began, may_be_bf16(cfg["precision"])
+            compare = partial(
+                compare_with_plain, model, few, likeliest.temperature, vocabulary, seconds, bf16
+            )
+            proof = conclude(collect("teacher", compare), proofs, path)
+            write_proof(output, proof, [output / MANIFEST])
+    say(
+        f"teacher {output.name}: the {likeliest.top_k} likeliest of {vocabulary:,} tokens for "
+        f"{facts['train']['weight'] + facts['validation']['weight']:,} trained ones, "
+        f"{size / 1e6:,.0f} MB"
+    )
+
+
+def _shared_vocabulary(model: Path, base: Path, path: str) -> int:
+    """Number of tokens of a tokenizer, each of which has to be the teacher's too."""
+    student, other = (load_tokenizer(folder).get_vocab() for folder in (base, model))
+    for token, number in student.items():
+        if other.get(token) != number:
+            raise other_tokenizer_error(path, str(model), str(base))
+    last: int = max(student.values())
+    return last + 1
+
+
+def _most_trained(split: StoredRows) -> int:
+    numbers = (is_trained(split.rows[batch]).sum(axis=1) for batch in _windows(split))
+    return max((int(one.max(initial=0)) for one in numbers), default=0)
+
+
+def _windows(split: StoredRows) -> Iterator[slice]:
+    start = 0
+    for size in split.windows:
+        yield slice(start, start + size)
+        start += size
+
+
+def _part(split: str, rank: int) -> str:
+    return f"{split}-{rank}.part"
+
+
+def _parts(rank: int) -> tuple[str, ...]:
+    return tuple(_part(split, rank) for split in _SPLITS)
+
+
+def predict_on_worker(
+    job: EvaluationJob, worker: Worker, record: Record, likeliest: Likeliest, path: str
+) -> None:
+    """Write the rows of this worker's batches, split by split, with the teacher's predictions.
+
+    They are too many to be returned.
+    """
+    (tokens,) = job.stores
+    recipe = read_manifest(tokens)["recipe"]
+
+    def write(model: PreTrainedModel) -> None:
+        if recipe["packing"]:
+            check_isolation(model)
+        check_length(model, sequence_length(recipe["format"], recipe["block_size"]))
+        module = _Teacher(model, likeliest, path)
+        with varlen_if_possible(model) as module.attention:
+            for name in _SPLITS:
+                split, part = StoredRows(tokens, name), job.folder / _part(name, worker.rank)
+                # Where there is no shared folder, a file is sent once it has its name.
+                with part.with_suffix(".partial").open("wb") as file:
+                    for batch in own_batches(np.arange(len(split)), job, worker):
+                        for rows in module.predict(split.rows[batch], record):
+                            file.write(rows.tobytes())
+                os.replace(file.name, part)
+
+    for_each_model(write, job, worker)
+
+
+class _Teacher(TokenLoss):
+    """A model that says which tokens are likely."""
+
+    def __init__(self, model: PreTrainedModel, likeliest: Likeliest, path: str) -> None:
+        super().__init__(model, has_plain_head(model))
+        self._stored = likeliest
+        head: Any = model.get_output_embeddings()
+        if head.weight.shape[0] < likeliest.vocabulary:
+            raise UserError(
+                path,
+                f"predicts {head.weight.shape[0]:,} tokens, and the tokenizer has "
+                f"{likeliest.vocabulary:,}",
+                "choose another model",
+            )
+
+    @torch.no_grad()
+    def predict(self, rows: Rows, record: Record) -> list[Rows]:
+        """Rows with the fields of a record, in parts that memory is enough for."""
+        numbers = range(len(rows))
+        return split_on_out_of_memory(
+            lambda some: [self._predict(rows[np.asarray(some)], record)], numbers
+        )
+
+    def _predict(self, rows: Rows, record: Record) -> Rows:
+        assert rows.dtype.names
+        taught = np.zeros(len(rows), record)
+        for field in rows.dtype.names:
+            taught[field] = rows[field]
+        if not num_trained(rows):
+            return taught
+        entries = has_entry(rows, record["teacher_logs"].shape[0])
+        tokens, logs = self._likeliest(make_batch(rows).to(self.model.device))
+        taught["teacher_tokens"][entries] = tokens.cpu().numpy()
+        taught["teacher_logs"][entries] = logs.cpu().numpy().astype(LOG)
+        return taught
+
+    def _likeliest(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:
+        """The likeliest tokens in the place of each trained one, and logs of probabilities."""
+        if (weight := self._linear_head()) is None:
+            return self._top(self.logits(batch))
+        tops = [self._top(logits) for _, logits in logits_by_chunk(self._hidden(batch), weight)]
+        count = len(batch.targets)
+        tokens, logs = (torch.cat([*part])[:count] for part in zip(*tops, strict=True))
+        return tokens, logs
+
+    def _top(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        stored = self._stored
+        known = logits[:, : stored.vocabulary].float() / stored.temperature
+        logs, tokens = torch.log_softmax(known, -1).topk(stored.top_k, -1)
+        return tokens, logs
+
+
+def _join(target: Path, parts: list[Path], record: Record, batch_size: int, num_rows: int) -> None:
+    """Put the rows of all workers' batches into their order; workers have batches in turns."""
+    sizes = [part.stat().st_size // record.itemsize for part in parts]
+    stored = [map_file(part, record, (size,)) for part, size in zip(parts, sizes, strict=True)]
+    with target.open("wb") as file:
+        for number, batch in enumerate(batches_of(range(num_rows), batch_size)):
+            start = number // len(parts) * batch_size
+            rows = stored[number % len(parts)][start : start + len(batch)]
+            file.write(rows.view("u1").data)

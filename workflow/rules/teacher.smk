@@ -1,0 +1,63 @@
+# By the name of a store: the first run that uses it, and its dataset.
+TAUGHT = {
+    name: (run, dataset)
+    for run in reversed(EXPERIMENT.runs)
+    for dataset, name in plan.taught_stores(EXPERIMENT, run).items()
+}
+
+
+def taught_run(wildcards):
+    run, _ = TAUGHT[wildcards.taught]
+    return run
+
+
+def tokens_to_teach(wildcards):
+    """The tokens of the run's dataset."""
+    run, dataset = TAUGHT[wildcards.taught]
+    return f"results/tokens/{plan.store_name(EXPERIMENT, run, dataset)}/manifest.json"
+
+
+def teacher_manifests(wildcards):
+    """That of a run's teacher, if it has one."""
+    section = EXPERIMENT.runs[wildcards.run].distillation
+    return [f"{plan.folder_of(section.teacher)}/manifest.json"] if section else []
+
+
+rule teacher:
+    """A teacher's likeliest tokens in the place of each trained one, shared by the runs with it."""
+    input:
+        model=lambda wildcards: teacher_manifests(
+            SimpleNamespace(run=taught_run(wildcards))
+        ),
+        dependencies=lambda wildcards: [
+            f"{folder}/manifest.json"
+            for folder in plan.teacher_dependencies(EXPERIMENT, taught_run(wildcards))
+        ],
+        base=lambda wildcards: f"results/models/{EXPERIMENT.base_model(taught_run(wildcards))}/manifest.json",
+        tokens=tokens_to_teach,
+    output:
+        "results/teacher/{taught}/manifest.json",
+    log:
+        "logs/teacher/{taught}.log",
+    benchmark:
+        "results/benchmarks/teacher/{taught}.tsv"
+    wildcard_constraints:
+        taught="[^/]+",
+    conda:
+        "../../envs/environment.yaml"
+    threads: lambda wildcards: threads_of(taught_run(wildcards), "evaluate")
+    resources:
+        gpu=lambda wildcards: layout.gpus(EXPERIMENT, taught_run(wildcards), "evaluate"),
+    params:
+        code=lambda wildcards: code("teacher", of=wildcards.taught),
+        cfg=lambda wildcards: plan.teacher_config(EXPERIMENT, taught_run(wildcards)),
+        # Not compared with the last execution, because they take `input`.
+        run=lambda wildcards, input: taught_run(wildcards),
+        proofs=lambda wildcards, input: EXPERIMENT.runs[taught_run(wildcards)].proofs,
+        execution=lambda wildcards, input, threads: layout.evaluation_execution(
+            EXPERIMENT, taught_run(wildcards), "evaluate", threads
+        ),
+    message:
+        "teacher {wildcards.taught}"
+    script:
+        "../scripts/teacher.py"
