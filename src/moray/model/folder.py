@@ -47,6 +47,11 @@ def whole_model_and_adapters(folder: Path) -> tuple[Path, list[Path]]:
     return folder, adapters
 
 
+def is_model(folder: Path) -> bool:
+    """Whether a folder has a model or an adapter; others have rows or documents."""
+    return (folder / "config.json").is_file() or _reference(folder) is not None
+
+
 def stored_dtype(folder: Path) -> torch.dtype:
     """The most common weight type in a full model's safetensors: bf16 or fp16, otherwise fp32.
 

@@ -13,7 +13,7 @@ import torch
 from moray.config.schema.base import Proofs
 from moray.config.tasks import MODALITIES, TASK_SECTIONS, Modality, module_of
 from moray.console import say
-from moray.model.folder import stored_dtype
+from moray.model.folder import is_model, stored_dtype
 from moray.proofs.budget import TOO_LARGE, num_affordable
 from moray.proofs.comparison import (
     Comparison,
@@ -130,8 +130,9 @@ def export(
                 ),
             ]
             proof = conclude(comparisons, proofs, f"runs.{cfg['run']}")
-        # A run that this one starts from has a proof of its own.
-        earlier = [read_proof(source.parent) for source in sources if source.parent != start]
+        # The models that this one starts from and learns from have proofs of their own.
+        folders = (source.parent for source in sources)
+        earlier = [read_proof(folder) for folder in folders if not is_model(folder)]
         whole = [*chain.from_iterable(earlier), *record.get("proof", ()), *proof]
         write_proof(output, whole, [output / MANIFEST, train])
     say(f"model of {cfg['run']}: {output}")

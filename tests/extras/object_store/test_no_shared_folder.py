@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 from checkpoints import are_equal, tensors_of
 from clusters.nodes import ADDRESS, ADDRESSES, Nodes, two_nodes
@@ -20,6 +21,7 @@ from run_stage import stage_command
 from moray.config.schema.base import execution_keys
 from moray.config.schema.sections import Ray
 from moray.config.schema.train import Train
+from moray.rows.store import StoredRows
 from moray.train.history import read_history
 
 SOURCE = Path(__file__).parents[3] / "src"
@@ -229,6 +231,42 @@ def test_models_are_evaluated_on_both_nodes_with_the_figures_of_this_machine(
         # Counted on both nodes.
         assert "100%" in done.stderr
     assert figures["both"] == pytest.approx(figures["one"], rel=1e-6)
+
+
+@pytest.mark.release
+def test_what_a_teacher_predicts_comes_back_from_both_nodes(
+    nodes: Nodes, small: Path, tmp_path: Path
+) -> None:
+    there = Ray(address=ADDRESS, storage_path="s3://bucket/taught", max_failures=0)
+    for name, ray, workers in (("one", Ray(), 1), ("both", there, 2)):
+        execution = {
+            "evaluate": {"num_workers": workers, "batch_size": 4},
+            "launcher": "ray",
+            "ray": execution_keys(ray),
+            "stall_timeout": 600.0,
+        }
+        command = stage_command(
+            "teacher",
+            run=name,
+            model=small / "model",
+            base=small / "model",
+            tokens=small / "tokens",
+            output=tmp_path / name,
+            cfg={"precision": "fp32", "temperature": 2.0, "top_k": 8},
+            execution=execution,
+        )
+        done = subprocess.run(
+            nodes.command("a", *command),
+            env=nodes.environment | {"PYTHONPATH": str(SOURCE)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    for split in ("train", "validation"):
+        one, both = (StoredRows(tmp_path / name, split).rows for name in ("one", "both"))
+        np.testing.assert_array_equal(one["teacher_tokens"], both["teacher_tokens"])
+        np.testing.assert_allclose(one["teacher_logs"], both["teacher_logs"], rtol=2e-3)
 
 
 @pytest.mark.release

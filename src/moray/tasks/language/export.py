@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from transformers import AutoConfig, PreTrainedModel
 
+from moray.config.plan import folder_of
+from moray.config.schema.losses import Distillation
 from moray.config.schema.train import Adapter
 from moray.console import say
 from moray.model.adapter import merged, save_adapter
@@ -38,6 +40,9 @@ from moray.train.checkpoint.load import trained_model
 
 _ALONE = """ This folder contains
 only the adapter, which is loaded on top of `{start}`."""
+
+_TAUGHT = """ It learned from the
+predictions of `{teacher}` too."""
 
 _VARIABLES = """ Its chat template has
 {variables} by default, as in training; a caller can set another value."""
@@ -89,6 +94,8 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
         if dtype != torch.float32 and record["train"].get("weights", "fp32") == "fp32":
             _warn_of_rounding(output, whole, dtype, cfg["run"])
     more = _ALONE.format(start=cfg["start"]) if alone else ""
+    if taught := record.get("distillation"):
+        more += _TAUGHT.format(teacher=folder_of(Distillation(**taught).teacher))
     bos = cfg.get("bos", "auto")
     # Whether documents began with BOS in training, which the tokenizer's call doesn't always say.
     facts["bos"] = bool(opening(tokenizer, bos))
