@@ -21,6 +21,7 @@ from moray.stages.export import export
 from moray.stages.finetune import finetune
 from moray.tasks.classification.classify import classify
 from moray.tasks.classification.tokenize_labelled import tokenize_labelled
+from moray.tasks.distillation.teacher import teacher
 from moray.tasks.images.decode import decode
 from moray.tasks.images.predict import predict
 from moray.tasks.language.generate import generate
@@ -73,7 +74,14 @@ def _make(experiment: Experiment, run: str) -> None:
     start, output = Path(plan.start_folder(experiment, run)), RESULTS / "runs" / run
     stores = [Path(folder) for folder in plan.store_folders(experiment, run)]
     evaluation = layout.evaluation_execution(experiment, run, "evaluate", cores)
-    if stores != prepared:
+    if section.distillation:
+        taught, cfg = (
+            Path(plan.folder_of(section.distillation.teacher)),
+            plan.teacher_config(experiment, run),
+        )
+        for tokens, store in zip(prepared, stores, strict=True):
+            teacher(run, taught, model, tokens, store, cfg, evaluation)
+    elif stores != prepared:
         cfg = plan.reference_config(experiment, run)
         reference(run, start, prepared[0], stores[0], cfg, evaluation)
     output.mkdir(parents=True)

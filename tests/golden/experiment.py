@@ -95,6 +95,13 @@ EXPERIMENT: dict[str, Any] = {
         },
         # From a base, so that a change of all trainings is one of this row too.
         "pairs": {"model": "tiny", "dataset": "pairs"},
+        "taught": {
+            "model": "tiny",
+            "dataset": "answers",
+            "distillation": {"teacher": {"run": "texts"}, "temperature": 2, "top_k": 8},
+            "train": {"max_steps": 2},
+            "generate": {"num_samples": 1},
+        },
         "ratings": {"model": "reader", "dataset": "ratings"},
         "colours": {
             "model": "vit",

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from golden.around import folders_around
 from golden.experiment import EXPERIMENT, write_data
 from in_one_process import make_all
+from numpy.typing import NDArray
 from safetensors.torch import load_file
 
 from moray.config import plan
@@ -78,6 +79,8 @@ def results(folder: Path, around: bool) -> dict[str, Any]:
         "generate": {run: _files(run, "samples.jsonl") for run in ("answers", "talks")},
         "predict": _files("colours", "samples.jsonl", "generation.json"),
         "reference": _folder(_only(plan.store_folders(experiment, "pairs"))),
+        "finetune distillation": _files("taught", "history.jsonl", "train.json"),
+        "teacher": _folder(_only(plan.store_folders(experiment, "taught"))),
         "tokenize language": {
             run: [_folder(store) for store in plan.prepared_folders(experiment, run)]
             for run in _RUNS["language"]
@@ -162,10 +165,14 @@ def _rows(file: Path) -> dict[str, Any]:
     """By field of the rows, a digest, or figures."""
     record = json.loads(file.with_name("manifest.json").read_text())["record"]
     rows = np.fromfile(file, [(name, kind, tuple(shape)) for name, kind, shape in record])
-    return {
-        name: rows[name].tolist() if kind == "<f4" else _digest(rows[name].tobytes())
-        for name, kind, _ in record
-    }
+    return {name: _field(rows[name], kind) for name, kind, _ in record}
+
+
+def _field(values: NDArray[Any], kind: str) -> Any:
+    if kind == "<f2":
+        # The last bit of each is of the processor.
+        return float(values.mean(dtype="f8"))
+    return values.tolist() if kind == "<f4" else _digest(values.tobytes())
 
 
 def _digest(whole: bytes) -> str:

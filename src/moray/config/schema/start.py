@@ -9,13 +9,13 @@ from moray.config.schema.base import Name, RunName, Section
 
 
 class RunRef(Section):
-    """Start from the exported model of another run."""
+    """The exported model of another run."""
 
-    run: RunName = Field(description="The run whose model is the base model.")
+    run: RunName = Field(description="The run whose model it is.")
 
 
 class BestRef(Section):
-    """Start from the run of a sweep with the lowest loss on the validation split."""
+    """The model of the run of a sweep with the lowest loss on the validation split."""
 
     best: Name = Field(
         description="Name of the sweep: of a run with `grid` or `seeds`. Of equal runs, the first "

@@ -235,8 +235,8 @@ class _Teacher(TokenLoss):
     def _top(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         stored = self._stored
         known = logits[:, : stored.vocabulary].float() / stored.temperature
-        logs, tokens = torch.log_softmax(known, -1).topk(stored.top_k, -1)
-        return tokens, logs
+        values, tokens = known.topk(stored.top_k, -1)
+        return tokens, values - known.logsumexp(-1, keepdim=True)
 
 
 def _join(target: Path, parts: list[Path], record: Record, batch_size: int, num_rows: int) -> None:
