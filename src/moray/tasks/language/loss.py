@@ -135,7 +135,7 @@ class TokenLoss(LossModule):
         return loss
 
     def begin_step(self, batches: Sequence[Batch], weight: float) -> None:
-        if not self.balance:
+        if not self.balance or not self.training:
             return
         self.balance.begin_step(weight)
         if len(batches) < 2:
