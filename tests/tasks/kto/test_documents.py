@@ -70,6 +70,12 @@ def test_a_row_is_text_or_messages(row: dict[str, Any], expected: Document) -> N
         assert document(renamed, shape) == expected
 
 
+def test_a_column_of_whole_conversations_may_be_called_completion() -> None:
+    """As in argilla/kto-mix-15k."""
+    row = {"completion": [ASKED, REPLY], "label": True}
+    assert document(row, Shape(FORMAT, {"messages": "completion"})) == talk(ASKED, REPLY)
+
+
 @pytest.mark.parametrize(
     ("value", "label"),
     [

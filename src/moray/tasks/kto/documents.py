@@ -14,24 +14,24 @@ _FILL_IN = "fill it in, remove the row, or set bad_rows: drop"
 
 
 def judged(
-    prompt: Any,
-    completion: Any,
     messages: Any,
     label: Any,
     tools: Any,
     system: str | None,
     default_system: DefaultSystem,
     remarks: Remarks,
+    prompt: Any = None,
+    completion: Any = None,
 ) -> Document:
     """Make the document of an answer that is good or bad; see `Document`.
 
     Args:
-        prompt: text, or a list of messages.
-        completion: the answer: text, a list of messages, or one message.
-        messages: instead of both, a conversation whose last message is the answer.
+        messages: a conversation whose last message is the answer; None if `completion` has it.
         label: whether it is good: true or false, 1 or 0, or either as a word.
         tools: functions that a conversation can call; see `conversation`.
         default_system: as in `conversation`, and so are the remarks.
+        prompt: text, or a list of messages.
+        completion: the answer: text, a list of messages, or one message.
 
     Raises:
         RowError: if the answer or its label is missing, or parts are of two kinds.

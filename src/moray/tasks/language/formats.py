@@ -64,6 +64,9 @@ def _document(row: Mapping[str, Any], shape: Shape) -> Document:
     values, format = {}, FORMATS[shape.format]
     completes = _has_completion(row, shape)
     replaced_columns = _replaced_columns(completes) if shape.format == "messages" else ()
+    # In other rows, the column of this name has the whole conversation.
+    if shape.format == "unpaired-preference" and "messages" in shape.columns:
+        replaced_columns = ("prompt", "completion")
     for name, required in format.columns.items():
         if name in replaced_columns:
             continue
