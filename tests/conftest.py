@@ -230,6 +230,24 @@ def preferences(tmp_path_factory: pytest.TempPathFactory, small: Path) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def judgements(tmp_path_factory: pytest.TempPathFactory, small: Path) -> Path:
+    """The same for answers that are good or bad, three good ones for two bad ones."""
+    folder = tmp_path_factory.mktemp("judgements")
+    (folder / "model").symlink_to(small / "model")
+    found: list[tuple[str, Document]] = []
+    splits = ["test", "validation", *["train"] * 6]
+    for number, row in enumerate(islice(pairs(), 200)):
+        label = number % 5 < 3
+        prompt = row["prompt"][: 5 + number % 50]
+        answer = row["chosen"][: 12 + number % 70] if label else row["rejected"][: 10 + number % 30]
+        judged = Document(prompt=prompt, completion=answer, tools=None, label=label)
+        found.append((splits[number % 8], judged))
+    write_dataset(folder / "dataset", iter(found), "unpaired-preference", {"source": "test"})
+    write_stores(folder, folder / "model", Data(block_size=128), "unpaired-preference")
+    return folder
+
+
 @pytest.fixture
 def make_job(small: Path, tmp_path: Path) -> Make:
     """See `job_maker`; in the test's folder."""

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from moray.config.schema.losses import Distillation, Preference
+from moray.config.schema.losses import Distillation, Kto, Preference
 from moray.rows.store import StoredRows
 from moray.tasks.distillation.proofs import losses as losses_with_teacher
+from moray.tasks.kto.proofs import losses as losses_of_answers
 from moray.tasks.language.proofs.plain import load, log_probabilities, pieces_of
 from moray.tasks.preference.proofs import losses as losses_of_pairs
 from moray.train.schedule import learning_rate
@@ -89,6 +90,19 @@ def taught_losses_one_by_one(job: RunSpec) -> list[float]:
             torch.autograd.backward(loss / count)
             total += loss.item() / count
         return total
+
+    return _trained(job, model, backward)
+
+
+def kto_losses_one_by_one(job: RunSpec) -> list[float]:
+    """The loss of each step on good and bad answers, likewise."""
+    split, model, start = StoredRows(job.store, "train"), load(job.start), load(job.start)
+    settings = Kto(**job.task_settings["kto"])
+
+    def backward(rows: NDArray[np.int64]) -> float:
+        mean = torch.stack(list(losses_of_answers(model, start, split.rows[rows], settings))).mean()
+        torch.autograd.backward(mean)
+        return mean.item()
 
     return _trained(job, model, backward)
 

@@ -9,6 +9,7 @@ from jobs import execution_of
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
+from moray.config.tasks import FormatName
 from moray.corpus.dataset import Document, write_dataset
 from moray.stages.base_model import base_model
 from moray.tasks.language.sources.python_stdlib import functions
@@ -56,9 +57,9 @@ def write_many_windows(folder: Path) -> None:
         _write_functions(folder, 120, ["test", "validation", *["train"] * 8])
 
 
-def write_stores(folder: Path, model: Path, data: Data) -> None:
+def write_stores(folder: Path, model: Path, data: Data, format: FormatName = "preference") -> None:
     """Make the stores `pairs` and `reference` of the `dataset` in a folder."""
-    cfg = {"format": "preference", **result_keys(data)}
+    cfg = {"format": format, **result_keys(data)}
     tokenize(folder / "dataset", model, folder / "pairs", cfg)
     make_reference(folder, model, folder / "reference")
 

@@ -64,12 +64,13 @@ def test_adapters_change_tuned_alone() -> None:
     assert plan.train_config(experiment, "tuned")["adapter"]["rank"] == 16
 
 
-def test_preference_adds_a_run_to_the_chain() -> None:
+@pytest.mark.parametrize(("task", "run"), [("preference", "preferred"), ("kto", "judged")])
+def test_preference_adds_a_run_to_the_chain(task: str, run: str) -> None:
     default = experiment_of()
-    experiment = experiment_of("preference.yaml")
-    assert list(experiment.runs) == ["base", "tuned", "preferred"]
-    assert plan.start_folder(experiment, "preferred") == "results/runs/tuned/model"
-    assert plan.task(experiment, "preferred") == "preference"
+    experiment = experiment_of(f"{task}.yaml")
+    assert list(experiment.runs) == ["base", "tuned", run]
+    assert plan.start_folder(experiment, run) == "results/runs/tuned/model"
+    assert plan.task(experiment, run) == task
     for run in default.runs:
         assert plan.train_config(experiment, run) == plan.train_config(default, run)
 
@@ -81,7 +82,13 @@ def test_a_student_of_a_third_of_the_size_has_the_first_run_as_its_teacher() -> 
     assert plan.train_config(experiment, "base") == plan.train_config(experiment_of(), "base")
 
 
-OF_DEFAULT = ENGINES | {"longer.yaml", "lora.yaml", "preference.yaml", "distillation.yaml"}
+OF_DEFAULT = ENGINES | {
+    "longer.yaml",
+    "lora.yaml",
+    "preference.yaml",
+    "distillation.yaml",
+    "kto.yaml",
+}
 
 
 @pytest.mark.parametrize("name", sorted({*OVERLAYS} - OF_DEFAULT))

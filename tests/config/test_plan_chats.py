@@ -100,19 +100,23 @@ def test_a_run_has_its_template_s_variables_and_those_of_where_it_starts_from(
     assert not any(one.get("template_variables") == {} for one in (*exports, *stores))
 
 
+TALKS = {"messages", "instruction"}
+ANSWERED = {"preference", "unpaired-preference"}
+
+
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("turns", "each", {"messages", "instruction"}),
-        ("mask_history", True, {"messages", "instruction"}),
-        ("train_template_text", True, {"messages", "instruction", "preference"}),
-        ("template_variables", {"a": 1}, {"messages", "instruction", "preference"}),
+        ("turns", "each", TALKS),
+        ("mask_history", True, TALKS),
+        ("train_template_text", True, {*TALKS, *ANSWERED}),
+        ("template_variables", {"a": 1}, {*TALKS, *ANSWERED}),
     ],
 )
 def test_keys_for_conversations_change_no_tokens_of_other_formats(
     key: str, value: Any, expected: set[str]
 ) -> None:
-    for format in ("messages", "instruction", "preference", "prompt-completion", "text"):
+    for format in (*TALKS, *ANSWERED, "prompt-completion", "text"):
         section = {"source": "files", "path": "x", "format": format}
         talks = {"datasets.talks": section, "runs": {"one": {"model": "tiny", "dataset": "talks"}}}
         plain, changed = (

@@ -60,11 +60,16 @@ def preferred(number: int, answer: str) -> Any:
     return {"prompt": f"question {number}", "chosen": answer, "rejected": "bad"}
 
 
+def judged(number: int, answer: str) -> Any:
+    return asked(number, answer) | {"label": number % 2}
+
+
 FORMATS: list[tuple[str, Make]] = [
     ("text", text),
     ("prompt-completion", asked),
     ("messages", spoken),
     ("preference", preferred),
+    ("unpaired-preference", judged),
 ]
 
 

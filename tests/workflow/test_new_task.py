@@ -43,7 +43,7 @@ def test_a_task_with_rows_of_its_own_is_its_folder_its_rules_and_its_entries(
 
 @pytest.mark.long
 def test_the_folder_of_a_task_can_be_removed(fresh: Project) -> None:
-    for name in ("classification", "images", "preference"):
+    for name in ("classification", "images", "kto", "preference"):
         shutil.rmtree(fresh.folder / "src/moray/tasks" / name)
     only = {"model": "tiny", "dataset": "modules", "train": {"launcher": "torchrun"}}
     fresh.configure(["runs"], {"only": only})

@@ -202,4 +202,5 @@ def _basis_of_loss(experiment: Experiment, run: str) -> dict[str, Any]:
         "train.eval_rows": section.train.eval_rows,
         "preference": result_keys(section.preference),
         "distillation": section.distillation and result_keys(section.distillation),
+        "kto": result_keys(section.kto),
     }

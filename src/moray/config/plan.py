@@ -100,8 +100,7 @@ def store_config(experiment: Experiment, run: str, name: str) -> dict[str, Any]:
     del config["augmentation"]
     is_chat = FORMATS[dataset.format].chat
     config["chat_template"] = chat_template(experiment, run) if is_chat else None
-    # The answers of a pair are one turn each.
-    has_turns = is_chat and dataset.format != "preference"
+    has_turns = is_chat and not FORMATS[dataset.format].answered
     config["mask_history"] = section.data.mask_history and has_turns
     if not has_turns:
         config.pop("turns", None)
@@ -154,7 +153,10 @@ def store_name(experiment: Experiment, run: str, dataset: str) -> str:
 def has_reference(experiment: Experiment, run: str) -> bool:
     """Whether a run trains on its rows with what its start says of them."""
     facts, section = TASKS[task(experiment, run)], experiment.runs[run]
-    return facts.has_reference and section.preference.has_reference
+    if not facts.has_reference:
+        return False
+    has_reference: bool = attrgetter(facts.section_path)(section).has_reference
+    return has_reference
 
 
 def reference_config(experiment: Experiment, run: str) -> dict[str, Any]:

@@ -9,13 +9,21 @@ from importlib import import_module
 from types import ModuleType
 from typing import Literal
 
-TaskName = Literal["language", "distillation", "preference", "classification", "images"]
+TaskName = Literal[
+    "language",
+    "distillation",
+    "preference",
+    "kto",
+    "classification",
+    "images",
+]
 FormatName = Literal[
     "text",
     "prompt-completion",
     "instruction",
     "messages",
     "preference",
+    "unpaired-preference",
     "classification",
     "images",
 ]
@@ -44,7 +52,9 @@ class Format:
         nested: the columns whose values can be messages or tools.
         classes: the columns whose values are names of classes: text or numbers.
         chat: whether a row can be a conversation, which needs a chat template.
-        answers: number of answers that a row's document has, which share a row of tokens.
+        answered: whether a row is a prompt with its answers, as text or as messages: text needs no
+            chat template, and each answer is one turn.
+        answers: number of answers that share a row of tokens.
         task: the task that it is for.
         endings: those of the files that a folder of `source: files` stands for.
     """
@@ -56,6 +66,7 @@ class Format:
     nested: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     chat: bool = False
+    answered: bool = False
     answers: int = 1
     task: TaskName = "language"
     endings: tuple[str, ...] = _OF_TEXT
@@ -99,8 +110,30 @@ FORMATS: dict[FormatName, Format] = {
         kept=("prompt", "chosen", "rejected", "tools"),
         nested=("prompt", "chosen", "rejected", "tools"),
         chat=True,
+        answered=True,
         answers=2,
         task="preference",
+    ),
+    # `messages` are a prompt and its completion in one. A row of tokens also has the answer of
+    # another document.
+    "unpaired-preference": Format(
+        "a prompt with one answer and whether it is good, as text or as messages; see "
+        "[preference](preference.md#one-answer-good-or-bad-kto)",
+        {
+            "prompt": False,
+            "completion": False,
+            "messages": False,
+            "label": True,
+            "tools": False,
+            "system": False,
+        },
+        kept=("prompt", "completion", "tools", "label"),
+        types={"label": "bool"},
+        nested=("prompt", "completion", "messages", "tools"),
+        chat=True,
+        answered=True,
+        answers=2,
+        task="kto",
     ),
     "classification": Format(
         "a text, or two, and its label: a word or a number, a list of them, or a number to "
@@ -251,6 +284,15 @@ TASKS: dict[TaskName, TaskFacts] = {
         section_path="preference",
         has_reference=True,
         has_checks=True,
+    ),
+    "kto": TaskFacts(
+        "text",
+        scored="answers",
+        headline="reward_auroc",
+        section_path="kto",
+        has_reference=True,
+        has_checks=True,
+        has_survey=True,
     ),
     "classification": TaskFacts(
         "labelled text",

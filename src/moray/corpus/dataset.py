@@ -29,6 +29,9 @@ class Document(TypedDict, total=False):
     A pair is `prompt`, `chosen` and `rejected` as text. If it has no `prompt`, both answers are
     whole conversations like `messages`, in which only the answers are trained on.
 
+    An answer that is good or bad by its `label` is `prompt` and `completion` as text. If it has no
+    `prompt`, its `completion` is a whole conversation likewise.
+
     Messages and tools are JSON strings in OpenAI's format: a column of nested values would need
     one type for all rows, but the arguments of tools have many. An image is the content of a file
     of any type that Pillow reads, and its label is a number. Rows with the same `group` are put
@@ -64,9 +67,10 @@ def content(document: Document) -> str:
     if "chosen" in document:
         parts = (document.get("prompt"), document["chosen"], document["rejected"])
         return "\0".join(part or "" for part in (*parts, document["tools"]))
-    if "prompt" in document:
+    if document.get("prompt") is not None:
         return f"{document['prompt']}\0{document['completion']}"
-    return f"{document['messages']}\0{document['tools'] or ''}"
+    spoken = document["completion"] if "completion" in document else document["messages"]
+    return f"{spoken}\0{document['tools'] or ''}"
 
 
 def group_of(document: Document) -> str:
@@ -78,7 +82,9 @@ def group_of(document: Document) -> str:
         return document["group"]
     if prompt := document.get("prompt"):
         return prompt
-    spoken = document.get("messages") or document.get("chosen")
+    spoken = next(
+        (document[name] for name in ("messages", "chosen", "completion") if name in document), None
+    )
     if spoken and document.get("prompt") is None:
         messages = json.loads(spoken)
         from_user = [message["role"] == "user" for message in messages]
@@ -95,8 +101,8 @@ def is_blank(document: Document) -> bool:
 
 def plain_text(document: Document) -> str:
     """All text of a document as one string; for a conversation, the content of its messages."""
-    if "chosen" in document:
-        return "\n".join(map(plain_text, halves(document)))
+    if "chosen" in document or ("label" in document and "completion" in document):
+        return "\n".join(map(plain_text, answers_of(document)))
     if "messages" in document:
         return "\n".join(message["content"] or "" for message in messages_of(document))
     if "text" in document:
@@ -108,6 +114,21 @@ def messages_of(document: Document) -> list[dict[str, Any]]:
     """The messages of a conversation, parsed."""
     messages: list[dict[str, Any]] = json.loads(document["messages"])
     return messages
+
+
+def answers_of(document: Document) -> tuple[Document, ...]:
+    """Each answer of a document as a document of a language model; others are one themselves."""
+    if "chosen" in document:
+        return halves(document)
+    if "label" not in document or "completion" not in document:
+        return (document,)
+    if document.get("prompt") is None:
+        answer = Document(messages=document["completion"], tools=document["tools"])
+    else:
+        answer = Document(prompt=document["prompt"], completion=document["completion"])
+    if "group" in document:
+        answer["group"] = document["group"]
+    return (answer,)
 
 
 def halves(document: Document) -> tuple[Document, Document]:
@@ -154,7 +175,7 @@ def write_dataset(
         keep_groups: whether later stages need the groups; some are as large as the images.
 
     Raises:
-        UserError: if some pairs are text and others messages.
+        UserError: if some answers are text and others messages.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / DATASET).unlink(missing_ok=True)
@@ -168,12 +189,12 @@ def write_dataset(
     kinds = set()
     for split, document in rows:
         writers[split].add(document)
-        if format == "preference":
+        if FORMATS[format].answered:
             kinds.add(document.get("prompt") is None)
     if len(kinds) > 1:
         raise UserError(
             f"datasets.{folder.name}",
-            "got some pairs as text and others as messages, expected all of one kind",
+            "got some rows as text and others as messages, expected all of one kind",
             "convert them, or make two datasets",
         )
     for writer in writers.values():

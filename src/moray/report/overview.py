@@ -70,7 +70,7 @@ def verdict(metric: str, difference: dict[str, float], more: bool | None = None)
 
 def more_is_better(metric: str) -> bool:
     """Whether more of a figure is better."""
-    return not metric.endswith(("loss", "perplexity", "bits_per_byte"))
+    return not metric.endswith(("loss", "perplexity", "bits_per_byte", "undesirable_reward"))
 
 
 def _row(facts: dict[str, Any], scores: dict[str, Any] | None) -> Row:

@@ -196,12 +196,14 @@ def loss_of_rows(
     mine = np.array_split(rows, worker.world_size)[worker.rank]
     most = -(-len(rows) // worker.world_size)
     total = torch.zeros((), device=worker.device)
+    batches = micro_batches(
+        task, mine, settings.micro_batch_rows, count=-(-most // settings.micro_batch_rows)
+    )
     strategy.module.eval()
     # Evaluation is rare: compiling for it would take longer than it saves.
     with uncompiled():
-        for batch in micro_batches(
-            task, mine, settings.micro_batch_rows, count=-(-most // settings.micro_batch_rows)
-        ):
+        prepare(strategy.loss_module, batches, task.weight(rows), settings, worker)
+        for batch in batches:
             with autocast(settings.precision, worker.device):
                 total += strategy.module(batch.to(worker.device))
     strategy.module.train()

@@ -18,7 +18,7 @@ from moray.rows.store import Record, RowPositions, Rows, WindowReader
 
 
 class Batch:
-    """Rows as tensors; subclasses are dataclasses whose fields are all tensors."""
+    """Rows as tensors; subclasses are dataclasses whose fields are tensors or other batches."""
 
     def to(self, device: torch.device) -> Self:
         """A copy of the batch on a device."""
@@ -30,7 +30,9 @@ class Batch:
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
         values = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
-        return type(self)(*map(change, values))
+        return type(self)(
+            *(one._each(change) if isinstance(one, Batch) else change(one) for one in values)
+        )
 
 
 class LossModule(nn.Module):
@@ -46,7 +48,8 @@ class LossModule(nn.Module):
     def begin_step(self, batches: Sequence[Batch], weight: float) -> None:
         """Prepare for a step of these micro-batches, whose loss is divided by a weight.
 
-        All workers call it together, with as many; they are not on the module's device.
+        All workers call it together, with as many; they are not on the module's device. In
+        evaluation mode, they are all rows whose loss is computed.
         """
 
     def balance_routers(self, setting: bool | float) -> None:

@@ -117,6 +117,55 @@ def test_losses_of_axolotl(given: Any, loss: Any) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("kind", "columns"),
+    [
+        ("chatml.argilla_chat", {"messages": "completion"}),
+        ("llama3.argilla_chat", {"messages": "completion"}),
+        (
+            {"field_prompt": "question", "field_label": "good"},
+            {"prompt": "question", "label": "good"},
+        ),
+        ({"field_prompt": "prompt", "prompt_format": "{prompt}"}, None),
+    ],
+)
+def test_answers_of_axolotl(kind: Any, columns: Any) -> None:
+    given = {"rl": "kto", "rl_beta": 0.5, "kto_desirable_weight": 0.2}
+    made = imported(AXOLOTL | given | {"datasets": [{"path": "owner/answers", "type": kind}]})
+    section = made["datasets"]["theirs-1"]
+    assert (section["format"], section.get("columns")) == ("unpaired-preference", columns)
+    weights = {"desirable_weight": 0.2, "undesirable_weight": 1.0}
+    assert at(made, "kto") == {"beta": 0.5, **weights}
+    assert at(made, "data.block_size") == 2 * AXOLOTL.get("sequence_len", 512)
+
+
+@pytest.mark.parametrize(
+    "kind", ["llama3.ultra", "chat_template.argilla", {"prompt_format": "Q: {prompt}"}]
+)
+def test_answers_with_a_prompt_of_their_own_are_refused(kind: Any) -> None:
+    entry = {"path": "owner/answers", "type": kind}
+    said = refusals(AXOLOTL | {"rl": "kto", "datasets": [entry]})
+    assert "its rows would be others; chatml.argilla_chat, " in said
+
+
+def test_answers_of_llama_factory() -> None:
+    given = {"stage": "kto", "pref_beta": 0.3, "kto_rejected_weight": 0.5, "dataset": "answers"}
+    Path("data").mkdir()
+    columns = {"messages": "completion", "kto_tag": "good"}
+    entry = {"file_name": "answers.json", "formatting": "sharegpt", "columns": columns}
+    Path("data/dataset_info.json").write_text(json.dumps({"answers": entry}))
+    made = imported(LLAMA_FACTORY | given)
+    section = made["datasets"]["answers"]
+    assert section["format"] == "unpaired-preference"
+    assert section["columns"] == {"messages": "completion", "label": "good"}
+    weights = {"desirable_weight": 1.0, "undesirable_weight": 0.5}
+    assert at(made, "kto") == {"beta": 0.3, **weights}
+    assert "pref_ftx (the likelihood is" in refusals(LLAMA_FACTORY | given | {"pref_ftx": 0.1})
+    del columns["kto_tag"]
+    Path("data/dataset_info.json").write_text(json.dumps({"answers": entry}))
+    assert "no columns.kto_tag: no counterpart" in refusals(LLAMA_FACTORY | given)
+
+
 def test_rows_of_their_own_for_validation() -> None:
     rows = {"path": "owner/rows", "type": "completion"}
     given = AXOLOTL | {"datasets": [rows], "test_datasets": [rows | {"split": "test"}]}
@@ -146,7 +195,7 @@ def test_pairs_of_text_have_no_chat_template() -> None:
     described = {"notes": {"file_name": "pairs.json", "ranking": True}}
     Path("data/dataset_info.json").write_text(json.dumps(described))
     head = convert(written(LLAMA_FACTORY | {"stage": "dpo"})).partition("datasets:")[0]
-    assert "dataset.notes: pairs of text get no chat template" in head
+    assert "dataset.notes: answers that are text get no chat template" in head
 
 
 def test_datasets_that_are_not_described_can_be_repositories() -> None:

@@ -150,7 +150,7 @@ def test_models_that_do_not_isolate_documents_get_a_row_for_each_pair(
 
 def test_pairs_of_two_kinds_in_one_dataset_cost_one_line(tmp_path: Path) -> None:
     talk = Document(chosen="[]", rejected="[1]", tools=None)
-    with pytest.raises(UserError, match="got some pairs as text and others as messages"):
+    with pytest.raises(UserError, match="got some rows as text and others as messages"):
         dataset_of(tmp_path / "dataset", [pair(1), talk])
 
 

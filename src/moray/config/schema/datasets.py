@@ -69,11 +69,14 @@ class PythonStdlib(Source):
     """The standard library of the running Python: real code that is on every machine."""
 
     source: Literal["python-stdlib"] = Field(description="Selects this source.")
-    format: Literal["text", "prompt-completion", "preference", "classification"] = Field(
+    format: Literal[
+        "text", "prompt-completion", "preference", "unpaired-preference", "classification"
+    ] = Field(
         "text",
         description="`text`: whole modules. `prompt-completion`: functions; signature and "
         "docstring are the prompt, the body is the completion. `preference`: the same prompts; "
         "the body is the chosen answer, that of another function of the module the rejected one. "
+        "`unpaired-preference`: one of both, good or bad. "
         "`classification`: functions of modules that have 100 or more; the label is the module.",
     )
     validation_share: Fraction = Field(
@@ -134,7 +137,8 @@ class _Table(Source):
             for name, format in FORMATS.items()
         )
         + ". In `messages`, `prompt` and `completion` together replace `messages`. "
-        "`conversations` is accepted for `messages`, and for the `prompt` of `preference`. "
+        "`conversations` is accepted for `messages`, and for the `prompt` of `preference`. In "
+        "`unpaired-preference`, `messages` are the prompt and its answer in one. "
         "`group`: a column whose equal values stay in one split, such as a patient or a file.",
     )
     system: str | Literal[False] | None = Field(

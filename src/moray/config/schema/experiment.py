@@ -19,7 +19,7 @@ from moray.config.schema.base import (
 )
 from moray.config.schema.datasets import Dataset
 from moray.config.schema.export import Export, Gguf, Push
-from moray.config.schema.losses import Classification, Distillation, Preference
+from moray.config.schema.losses import Classification, Distillation, Kto, Preference
 from moray.config.schema.models import BaseModelSource
 from moray.config.schema.sections import (
     Benchmarks,
@@ -130,6 +130,7 @@ class Sections(Section):
     preference: Preference = Field(
         Preference(), description="The loss of runs on pairs of answers."
     )
+    kto: Kto = Field(Kto(), description="The loss of runs on answers that are good or bad.")
     classification: Classification = Field(
         Classification(), description="The loss of runs on texts with labels."
     )

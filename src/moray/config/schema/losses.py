@@ -1,4 +1,4 @@
-"""The losses of runs on labelled texts, on pairs and with a teacher: sections of their own."""
+"""The losses of runs on labelled texts, on answers and with a teacher: sections of their own."""
 
 from typing import Annotated, Literal, Self
 
@@ -126,3 +126,28 @@ class Distillation(Section):
     precision: Literal["auto", "bf16", "fp32"] = Field(
         "auto", description="Precision of the teacher; `auto`: bf16 on GPUs, otherwise fp32."
     )
+
+
+class Kto(Section):
+    """The loss of runs on datasets with `format: unpaired-preference`; other runs ignore it."""
+
+    beta: float = Field(
+        0.1,
+        gt=0,
+        description="KL-penalty coefficient β of Kahneman-Tversky optimization (Ethayarajh et al., "
+        "2024): how close the model stays to the one that the run starts from, the reference.",
+    )
+    desirable_weight: float = Field(
+        1.0,
+        gt=0,
+        description="What the losses of good answers are multiplied by. Its authors advise that "
+        "`desirable_weight` · good answers is 1 to 4/3 times `undesirable_weight` · bad answers.",
+    )
+    undesirable_weight: float = Field(
+        1.0, gt=0, description="What the losses of bad answers are multiplied by."
+    )
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether the loss depends on a reference."""
+        return True

@@ -39,7 +39,7 @@ class _DeepSpeed(Strategy):
         self._engine, self._zero, *_ = deepspeed.initialize(
             model=module, optimizer=torch_optimizer, config=self._config(), dist_init_required=False
         )
-        self.module = self._engine
+        self.module, self.loss_module = self._engine, module
         self._model = module.model
         if self._stage == 3:
             for parameter in external:

@@ -222,8 +222,12 @@ def _kind(draft: Draft) -> None:
             pass
         case "dpo" | "ipo" | "simpo" | "orpo" as loss:
             _preference(draft, loss)
+        case "kto":
+            draft.put("kto.beta", _beta(draft))
+            for kind in ("desirable", "undesirable"):
+                draft.put(f"kto.{kind}_weight", draft.number(f"kto_{kind}_weight") or 1.0)
         case other:
-            draft.refused["rl"] = f"{other}: only dpo, ipo, simpo and orpo"
+            draft.refused["rl"] = f"{other}: only dpo, ipo, simpo, orpo and kto"
 
 
 # Losses of TRL's DPO, and those here.
@@ -239,10 +243,7 @@ def _preference(draft: Draft, loss: str) -> None:
     elif loss == "dpo":
         loss = "sigmoid_norm" if draft.get("dpo_norm_loss") else _LOSSES[kinds[0]]
     draft.put("preference.loss", loss)
-    # The first of these that is there counts.
-    names = ("trl.beta", "rl_beta", *(["orpo_alpha"] if loss == "orpo" else []))
-    strengths = [draft.number(name) for name in names]
-    draft.put("preference.beta", next((each for each in strengths if each is not None), 0.1))
+    draft.put("preference.beta", _beta(draft, *(["orpo_alpha"] if loss == "orpo" else [])))
     weight = draft.number("rpo_alpha")
     if loss == "simpo":
         draft.put("preference.simpo_gamma", draft.number("simpo_gamma", 0.5))
@@ -255,9 +256,15 @@ def _preference(draft: Draft, loss: str) -> None:
         draft.put("preference.label_smoothing", smoothing)
 
 
+def _beta(draft: Draft, *others: str) -> float:
+    # The first of these that is there counts.
+    strengths = [draft.number(name) for name in ("trl.beta", "rl_beta", *others)]
+    return next((each for each in strengths if each is not None), 0.1)
+
+
 _PREFERENCE = (
     "rl_beta trl.beta orpo_alpha simpo_gamma cpo_alpha rpo_alpha dpo_label_smoothing "
-    "dpo_norm_loss dpo_loss_type dpo_loss_weights"
+    "dpo_norm_loss dpo_loss_type dpo_loss_weights kto_desirable_weight kto_undesirable_weight"
 )
 
 
@@ -292,7 +299,8 @@ RULES: Sequence[Rule] = (
     converts(
         f"model_type type_of_model rl {_PREFERENCE}",
         "a language model; `dpo`, `ipo`, `simpo`, `orpo` → `preference.loss`, `beta`, "
-        "`simpo_gamma`, `rpo_alpha`, `label_smoothing`",
+        "`simpo_gamma`, `rpo_alpha`, `label_smoothing`; `kto` → `kto.beta`, `desirable_weight`, "
+        "`undesirable_weight`",
         _kind_and_loss,
     ),
     converts(

@@ -1,7 +1,7 @@
 """The counterparts of axolotl's datasets."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,21 @@ _FORMATS = {
 }
 
 
+# Of `rl: kto`, with the prompt in the completion; and the parts of rows of one's own.
+_ANSWER_TALKS = ("chatml.argilla_chat", "llama3.argilla_chat")
+_ANSWER_FORMS = ("prompt", "completion")
+# Beside the keys of a dataset, because its type depends on it.
+_RL = "rl"
+
 # How `datasets` reads files that are in no repository, and the endings of their names here.
 _ENDINGS = {"json": (".json", ".jsonl"), "csv": (".csv",), "parquet": (".parquet",)}
 
 
 def _columns(draft: Draft) -> None:
     kind = draft.get("type")
+    if draft.get(_RL) == "kto":
+        _answers(draft, kind)
+        return
     if isinstance(kind, dict):
         _own_prompt(draft, kind)
         return
@@ -76,6 +85,25 @@ def _columns(draft: Draft) -> None:
         if name and name not in standard.get(column, (column,))
     }:
         draft.run["columns"] = column_names
+
+
+def _answers(draft: Draft, kind: Any) -> None:
+    """Rows with one answer and a label, as conversations or as text without a prompt's format."""
+    draft.run["format"] = "unpaired-preference"
+    if str(kind) in _ANSWER_TALKS:
+        draft.run["columns"] = {"messages": "completion"}
+        return
+    given = kind if isinstance(kind, Mapping) else {}
+    forms = {name: given.get(f"{name}_format") or f"{{{name}}}" for name in _ANSWER_FORMS}
+    if not given or forms != {name: f"{{{name}}}" for name in _ANSWER_FORMS}:
+        draft.refused["type"] = (
+            f"{kind}: its rows would be others; {', '.join(_ANSWER_TALKS)}, or fields of one's own "
+            "without a format"
+        )
+        return
+    names = {name: given.get(f"field_{name}") for name in (*_ANSWER_FORMS, "label")}
+    columns = {column: name for column, name in names.items() if name and name != column}
+    draft.run.update({"columns": columns} if columns else {})
 
 
 def _own_prompt(draft: Draft, kind: dict[str, Any]) -> None:
@@ -206,7 +234,8 @@ DATASET: Sequence[Rule] = (
         "`format`: `alpaca`, with `:chat`, `:chatml` and `:phi`, and a prompt of one's own → "
         "`instruction`; `chat_template`, `sharegpt` → `messages`; `chat_template.default`, "
         "`.argilla`, `.argilla_chat`, `chatml.` and `llama3.` with `ultra` and `argilla_chat` → "
-        "`preference`; `completion`, `pretrain` → `text`; `columns`",
+        "`preference`; with `rl: kto`, `chatml.` and `llama3.argilla_chat`, and one's own fields "
+        "→ `unpaired-preference`; `completion`, `pretrain` → `text`; `columns`",
         _columns,
     ),
     converts(
@@ -248,7 +277,7 @@ def datasets(draft: Draft) -> None:
         for number, entry in enumerate(draft.get(key, [])):
             if key == "pretraining_dataset":
                 entry = {"type": "pretrain", **entry}
-            inner = entry_draft(draft, f"{key}.{number}", entry, DATASET)
+            inner = _entry(draft, f"{key}.{number}", entry)
             section = inner.run
             section.update({"validation_share": share, "test_share": 0.05})
             draft.datasets[f"{draft.name}-{len(draft.datasets) + 1}"] = section
@@ -262,7 +291,10 @@ def datasets(draft: Draft) -> None:
         draft.different["datasets"] = "shares of the tokens are equal; axolotl's follow from sizes"
     if {"instruction", "messages"} <= formats:
         draft.refused["datasets"] = "alpaca and chat_template need two chat templates in one run"
-    if (formats == {"preference"}) != bool(draft.config.get("rl")):
+    rl = draft.config.get("rl")
+    if rl == "kto" and formats != {"unpaired-preference"}:
+        draft.refused["datasets"] = "rl: kto is for answers with a label alone"
+    elif rl != "kto" and (formats == {"preference"}) != bool(rl):
         draft.refused["datasets"] = (
             "rl: dpo, ipo, simpo and orpo are for pairs, such as type: chat_template.default"
         )
@@ -271,6 +303,10 @@ def datasets(draft: Draft) -> None:
     handling = str(draft.get("excess_length_strategy", "drop"))
     draft.put("data.long_documents", "split" if text_only else handling)
     combine(draft)
+
+
+def _entry(draft: Draft, key: str, entry: Mapping[str, Any]) -> Draft:
+    return entry_draft(draft, key, {**entry, _RL: draft.config.get("rl")}, DATASET)
 
 
 def _unite(draft: Draft) -> None:
@@ -294,9 +330,7 @@ def _unite(draft: Draft) -> None:
 def _validation(draft: Draft) -> None:
     """Rows of their own for validation."""
     entries = draft.get("test_datasets", [])
-    made = [
-        entry_draft(draft, f"test_datasets.{n}", entry, DATASET) for n, entry in enumerate(entries)
-    ]
+    made = [_entry(draft, f"test_datasets.{n}", entry) for n, entry in enumerate(entries)]
     if entries and not same_but_for_place(draft, [inner.run for inner in made]):
         draft.different["test_datasets"] = (
             "a share of 0.05 is held out instead; see datasets.NAME.split and path, train and "

@@ -214,7 +214,7 @@ _OTHERS: Sequence[Rule] = (
         "reward models aren't there",
     ),
     no_effect(
-        f"{_TRL} {_VLLM} {_EBFT} gdpo kto_desirable_weight kto_undesirable_weight",
+        f"{_TRL} {_VLLM} {_EBFT} gdpo",
         "only for reinforcement learning, which rl names",
     ),
 )

@@ -46,7 +46,9 @@ def template(draft: Draft) -> None:
     """The chat template: the tokenizer's own, a prompt of Alpaca, ChatML, or the user's."""
     entries = [entry for entry in draft.get("datasets", []) if isinstance(entry, Mapping)]
     name, jinja = _chosen(draft, entries)
-    prompts = {prompt for entry in entries if (prompt := _prompt_of(entry.get("type")))}
+    # A type of one's own has another meaning for KTO.
+    instructed = [] if draft.config.get("rl") == "kto" else entries
+    prompts = {prompt for entry in instructed if (prompt := _prompt_of(entry.get("type")))}
     if len(prompts) > 1:
         draft.refused["datasets.type"] = "several prompts need as many runs"
     elif prompts:

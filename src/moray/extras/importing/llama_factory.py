@@ -26,6 +26,11 @@ NESTED = ("fsdp_config",)
 
 _PARALLEL = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 _PREFERENCE = ("pref_loss", "pref_beta", "pref_ftx", "simpo_gamma", "dpo_label_smoothing")
+_KTO = {"kto_chosen_weight": "desirable_weight", "kto_rejected_weight": "undesirable_weight"}
+
+
+# Stages whose rows of tokens have two answers.
+_ANSWERED = ("dpo", "kto")
 
 
 def _kind(draft: Draft) -> None:
@@ -48,10 +53,20 @@ def _kind(draft: Draft) -> None:
             draft.put("preference.rpo_alpha", weight)
         if loss == "simpo":
             draft.put("preference.simpo_gamma", draft.number("simpo_gamma", 0.5))
-    else:
-        for key in _PREFERENCE:
-            if key in draft.config:
-                draft.same[key] = "only for stage: dpo"
+    if stage == "kto":
+        _kto(draft)
+    for keys, only in ((_PREFERENCE, "dpo"), (_KTO, "kto")):
+        for key in keys:
+            if stage != only and key in draft.config and key not in draft.read:
+                draft.same[key] = f"only for stage: {only}"
+
+
+def _kto(draft: Draft) -> None:
+    draft.put("kto.beta", draft.number("pref_beta", 0.1))
+    for key, here in _KTO.items():
+        draft.put(f"kto.{here}", draft.number(key, 1.0))
+    if draft.number("pref_ftx"):
+        draft.refused["pref_ftx"] = "the likelihood is not added to KTO's loss"
 
 
 def _model(draft: Draft) -> None:
@@ -75,10 +90,10 @@ def _rows(draft: Draft) -> None:
     packing, neat = draft.get("packing"), bool(draft.get("neat_packing"))
     neat = bool(draft.get("use_packed_sequences")) or neat
     packs = bool(stage == "pt" if packing is None else packing) or neat
-    draft.put("data.block_size", 2 * length if stage == "dpo" else length)
-    if stage == "dpo":
+    draft.put("data.block_size", 2 * length if stage in _ANSWERED else length)
+    if stage in _ANSWERED:
         draft.different["cutoff_len"] = "block_size is of a pair, so it has room for two answers"
-    draft.put("data.packing", packs and stage != "dpo")
+    draft.put("data.packing", packs and stage not in _ANSWERED)
     draft.put("data.long_documents", "split" if stage == "pt" else "truncate")
     draft.put("data.mask_history", bool(draft.get("mask_history")))
     if packs and not neat:
@@ -194,15 +209,16 @@ RULES: Sequence[Rule] = (
         _model,
     ),
     converts(
-        f"stage do_train do_predict {' '.join(_PREFERENCE)}",
-        "`pt`, `sft`, `dpo`; `preference.loss`, `beta`, `rpo_alpha`, `simpo_gamma`, "
-        "`label_smoothing`",
+        f"stage do_train do_predict {' '.join(_PREFERENCE)} {' '.join(_KTO)}",
+        "`pt`, `sft`, `dpo`, `kto`; `preference.loss`, `beta`, `rpo_alpha`, `simpo_gamma`, "
+        "`label_smoothing`; `kto.beta`, `desirable_weight`, `undesirable_weight`",
         _kind,
     ),
     converts(
         "dataset dataset_dir eval_dataset val_size max_samples mix_strategy interleave_probs",
         "`datasets.NAME` by `dataset_info.json`: `alpaca` → `instruction`, `sharegpt` → "
-        "`messages`, with `ranking` `preference`; `validation_share`",
+        "`messages`, with `ranking` `preference`, with `kto_tag` `unpaired-preference`; "
+        "`validation_share`",
         datasets,
     ),
     converts(

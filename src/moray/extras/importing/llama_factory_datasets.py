@@ -10,7 +10,12 @@ from moray.extras.importing.settings import combine, held_out, place, same_but_f
 from moray.extras.importing.table import Draft
 from moray.provenance.manifest import read_json
 
-FORMATS = {"sft": "instruction", "pt": "text", "dpo": "preference"}
+FORMATS = {
+    "sft": "instruction",
+    "pt": "text",
+    "dpo": "preference",
+    "kto": "unpaired-preference",
+}
 # Its names for the columns, by the format here: those that differ from its own defaults.
 _COLUMNS = {
     "instruction": {
@@ -26,6 +31,14 @@ _COLUMNS = {
         "messages": "prompt",
         "chosen": "chosen",
         "rejected": "rejected",
+        "system": "system",
+        "tools": "tools",
+    },
+    "unpaired-preference": {
+        "prompt": "prompt",
+        "response": "completion",
+        "messages": "messages",
+        "kto_tag": "label",
         "system": "system",
         "tools": "tools",
     },
@@ -181,10 +194,12 @@ def _section_of(
         for key, tag in entry.get("tags", {}).items()
         if tag not in _SHAREGPT_TAGS.get(key, ())
     ]
-    if stage == "dpo" and entry.get("formatting", "alpaca") == "alpaca":
+    if stage in ("dpo", "kto") and entry.get("formatting", "alpaca") == "alpaca":
         draft.different[f"dataset.{name}"] = (
-            "pairs of text get no chat template; write prompt and answers as messages"
+            "answers that are text get no chat template; write prompts and answers as messages"
         )
+    if stage == "kto" and "kto_tag" not in names:
+        refusals.append("no columns.kto_tag")
     if stage != "dpo" and entry.get("ranking"):
         refusals.append("ranking")
     if refusals:

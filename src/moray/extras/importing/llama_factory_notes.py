@@ -120,9 +120,8 @@ _TRAINING: Sequence[Rule] = (
     feature("use_eaft_loss", "eaft_alpha", "no such loss"),
     feature("ref_model_adapters", "ref_model_quantization_bit", "the base is the reference"),
     no_effect(
-        "kto_chosen_weight kto_rejected_weight ppo_* reward_model reward_model_adapters "
-        "reward_model_quantization_bit reward_model_type",
-        "only for stage: kto and ppo",
+        "ppo_* reward_model reward_model_adapters reward_model_quantization_bit reward_model_type",
+        "only for stage: ppo",
     ),
     feature("use_galore", "galore_*", "no such optimizer"),
     feature("use_apollo", "apollo_*", "no such optimizer"),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from moray.evaluate.ranks import auroc
 from moray.tasks.classification.survey import MULTI, REGRESSION, SINGLE
 
 Array = NDArray[Any]
@@ -47,7 +48,7 @@ def scorer(answers: Array, labels: Array, problem: str) -> Scorer:
 def _single(answers: Array, labels: Array) -> Scorer:
     truth, said = labels.astype(np.int64), answers.argmax(-1)
     classes = answers.shape[1]
-    rank = _auroc(answers[:, 1].astype(np.float64) - answers[:, 0], truth) if classes == 2 else None
+    rank = auroc(answers[:, 1].astype(np.float64) - answers[:, 0], truth) if classes == 2 else None
 
     def figures(counts: Array) -> dict[str, float]:
         hits, truly, predicted = (
@@ -126,20 +127,6 @@ def _matthews(hits: Array, truly: Array, predicted: Array) -> float:
     over = hits.sum() * count - truly @ predicted
     below = (count**2 - predicted @ predicted) * (count**2 - truly @ truly)
     return float(_ratio(over, np.sqrt(below)))
-
-
-def _auroc(scores: Array, truth: Array) -> Callable[[Array], float]:
-    """The area under the curve of two classes: how often the second scores above the first."""
-    distinct, places = np.unique(scores, return_inverse=True)
-
-    def area(counts: Array) -> float:
-        first, second = (np.bincount(places, counts * (truth == n), len(distinct)) for n in (0, 1))
-        below = np.cumsum(first) - first / 2
-        pairs = first.sum() * second.sum()
-        # A resample can have one class.
-        return float(second @ below / pairs) if pairs else float("nan")
-
-    return area
 
 
 def _mean_ranks(places: Array, counts: Array) -> Array:

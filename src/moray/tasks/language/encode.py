@@ -332,9 +332,10 @@ def make_encoder(folder: Path, cfg: Mapping[str, Any]) -> Encoder:
     tokenizer = load_tokenizer(folder)
     stops = stop_token_ids(tokenizer, folder)
     chat = None
+    format = FORMATS[cfg["format"]]
     # Pairs can be text, which needs no template.
-    optional = cfg["format"] == "preference" and not tokenizer.chat_template
-    if FORMATS[cfg["format"]].chat and (cfg["chat_template"] or not optional):
+    optional = format.answered and not tokenizer.chat_template
+    if format.chat and (cfg["chat_template"] or not optional):
         words = tokenizer.convert_ids_to_tokens(stops)
         # Keys of later versions are only there if they are set.
         added = ("turns", "train_template_text")

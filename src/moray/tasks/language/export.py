@@ -47,6 +47,8 @@ predictions of `{teacher}` too."""
 _VARIABLES = """ Its chat template has
 {variables} by default, as in training; a caller can set another value."""
 
+# What losses are of, by the section that only their task reads.
+_UNITS = {"preference": "per pair", "kto": "per answer"}
 # If more of the weights are unchanged by a training, most of it is lost.
 _MOST_UNCHANGED = 0.5
 # Adapters are trained in fp32, and small.
@@ -120,7 +122,7 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
             *compare_tokenizer(output, tokenizer),
             compare_stops(output, stops),
         ],
-        unit="per pair" if "preference" in record else "nats per token",
+        unit=next((unit for key, unit in _UNITS.items() if key in record), "nats per token"),
         pipeline="text-generation",
         facts=facts,
         library="peft" if alone else "transformers",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from moray.config.tasks import FORMATS, FormatName
+from moray.config.tasks import FORMATS, FormatName, module_of
 from moray.corpus.bad_rows import BadRows
 from moray.corpus.columns import Columns
 from moray.corpus.dataset import Document, RowError
@@ -64,6 +64,9 @@ def _document(row: Mapping[str, Any], shape: Shape) -> Document:
     values, format = {}, FORMATS[shape.format]
     completes = _has_completion(row, shape)
     replaced_columns = _replaced_columns(completes) if shape.format == "messages" else ()
+    # In other rows, the column of this name has the whole conversation.
+    if shape.format == "unpaired-preference" and "messages" in shape.columns:
+        replaced_columns = ("prompt", "completion")
     for name, required in format.columns.items():
         if name in replaced_columns:
             continue
@@ -73,7 +76,8 @@ def _document(row: Mapping[str, Any], shape: Shape) -> Document:
         if name in format.classes:
             value = _labels(value)
         values[name] = value
-        if name not in format.nested and (required or value is not None):
+        is_text = name not in format.nested and name not in format.types
+        if is_text and (required or value is not None):
             _check_text(value, column)
     match shape.format:
         case "instruction":
@@ -90,6 +94,9 @@ def _document(row: Mapping[str, Any], shape: Shape) -> Document:
             )
         case "preference":
             return pair(**values, default_system=shape.system, remarks=shape.remarks)
+        case "unpaired-preference":
+            judged = module_of(format.task, "documents").judged
+            fields = judged(**values, default_system=shape.system, remarks=shape.remarks)
         case "prompt-completion" if not values["completion"].strip():
             raise RowError("got an empty completion, expected text", _FILL_IN)
         case _:

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
+from moray.config.tasks import FormatName
 from moray.console import say
-from moray.corpus.dataset import Document, halves, read_documents
+from moray.corpus.dataset import Document, answers_of, read_documents
 from moray.errors import ConfigError
 from moray.evaluate.bootstrap import compare_means
 from moray.evaluate.driver import (
@@ -206,11 +207,12 @@ def _shares(samples: int, datasets: int) -> list[int]:
     return [samples // datasets + (number < samples % datasets) for number in range(datasets)]
 
 
-def _documents(rows: Path, format: str) -> Iterator[Document]:
-    """The documents of a split; of pairs, their chosen halves."""
+def _documents(rows: Path, format: FormatName) -> Iterator[Document]:
+    """The documents of a split; of pairs, their chosen halves; of answers, good ones."""
     for documents in read_documents(rows):
         for document in documents:
-            yield halves(document)[0] if format == "preference" else document
+            if format != "unpaired-preference" or document["label"]:
+                yield answers_of(document)[0]
 
 
 def _continuations(

@@ -138,7 +138,7 @@ class TokenLoss(LossModule):
         return F.cross_entropy(self.logits(batch).float(), batch.targets, reduction="sum")
 
     def begin_step(self, batches: Sequence[Batch], weight: float) -> None:
-        if not self.balance:
+        if not self.balance or not self.training:
             return
         self.balance.begin_step(weight)
         if len(batches) < 2:

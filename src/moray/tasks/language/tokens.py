@@ -21,8 +21,8 @@ from moray.console import progress
 from moray.corpus.dataset import (
     Document,
     RowError,
+    answers_of,
     group_of,
-    halves,
     num_groups,
     plain_text,
     read_documents,
@@ -297,9 +297,8 @@ def preview(
 def _remarks(
     document: Document, number: int, encoder: Encoder, names: Sequence[str]
 ) -> Iterator[str]:
-    """Lines about what the chat template does to a conversation, or to each half of a pair."""
-    talks = halves(document) if "chosen" in document else (document,)
-    for talk, name in zip(talks, names, strict=True):
+    """Lines about what the chat template does to a conversation, or to each answer of a row."""
+    for talk, name in zip(answers_of(document), names, strict=False):
         if "messages" not in talk:
             continue
         if parts := encoder.template().left_out(talk):

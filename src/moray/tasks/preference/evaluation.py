@@ -31,7 +31,7 @@ from moray.tasks.language.likelihood import Scores, figures, score, select_docum
 from moray.tasks.language.proofs.scores import compare_scores_with_plain
 from moray.tasks.language.rows import StoredSplit
 from moray.tasks.preference.losses import margins, preference_losses
-from moray.tasks.preference.rows import as_sequences
+from moray.tasks.preference.rows import as_sequences, has_halves
 from moray.workers.entry import Worker
 
 
@@ -64,7 +64,7 @@ def score_pairs_on_worker(
         policy: of runs whose reference the models are; None to evaluate them.
     """
     (tokens,) = job.stores
-    packing = read_manifest(tokens)["recipe"]["packing"]
+    packing = not has_halves(read_manifest(tokens))
 
     def of_split(model: PreTrainedModel, name: str) -> Scores:
         split = StoredSplit(tokens, name)

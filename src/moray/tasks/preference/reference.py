@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from moray.config.tasks import TASKS
 from moray.console import say
 from moray.evaluate.driver import start_evaluation_workers
 from moray.provenance.manifest import atomic_folder, read_manifest, write_manifest
@@ -15,7 +16,7 @@ from moray.rows.store import Record, Rows, RowsWriter, describe, record_of
 from moray.tasks.language.likelihood import Scores, total
 from moray.tasks.language.rows import StoredSplit
 from moray.tasks.preference.evaluation import Policy, score_pairs_on_worker
-from moray.tasks.preference.rows import num_pairs, with_reference
+from moray.tasks.preference.rows import in_pairs, num_pairs, with_reference
 
 # A run trains on one and computes validation losses on the other; test is scored by itself.
 _SPLITS = ("train", "validation")
@@ -60,18 +61,18 @@ def reference(
             _write(output, name, split, scores, record)
         write_manifest(
             output,
-            task="preference",
+            task=manifest["task"],
             record=describe(record),
             block_size=manifest["block_size"],
             recipe={**manifest["recipe"], **cfg},
             splits=facts,
         )
     pairs = sum(counts["pairs"] for counts in facts.values())
-    say(f"reference {output.name}: {pairs:,} pairs")
+    say(f"reference {output.name}: {pairs:,} {TASKS[manifest['task']].scored}")
 
 
 def _write(folder: Path, name: str, split: StoredSplit, scores: Scores, record: Record) -> None:
-    answers = (-scores.nll).reshape(-1, 2)
+    answers = -scores.nll[in_pairs(scores.document)]
     row = end = 0
     with RowsWriter(folder, name) as writer:
         for size in split.windows:

@@ -8,6 +8,9 @@ gives each half a row of its own, so that no piece sees another.
 The rows that are trained on also have the field `reference`, see `with_reference`.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,6 +26,21 @@ def num_pairs(rows: Rows) -> NDArray[np.int64]:
     both = FIRST | REJECTED
     numbers: NDArray[np.int64] = (rows["flags"] & both == both).sum(axis=1)
     return numbers
+
+
+def has_halves(manifest: Mapping[str, Any]) -> bool:
+    """Whether each half of a store's rows is a row of its own to a model; see `as_sequences`."""
+    return manifest["task"] != "preference" or not manifest["recipe"]["packing"]
+
+
+def in_pairs(documents: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Indices of both pieces of each pair, in the order of the pairs, shape (pairs, 2).
+
+    Args:
+        documents: that of each piece, in the order of their offsets, shape (pieces,).
+    """
+    _, first, document = np.unique(documents, return_index=True, return_inverse=True)
+    return np.argsort(first[document], kind="stable").reshape(-1, 2)
 
 
 def as_sequences(rows: Rows, packing: bool) -> Rows:

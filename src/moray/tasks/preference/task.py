@@ -46,18 +46,24 @@ class PairBatch(TokenBatch):
 def make_pair_batch(rows: Rows, packing: bool) -> PairBatch:
     """Make a batch of rows, which can have the field `reference`; see `as_sequences`."""
     batch = make_batch(as_sequences(rows, packing))
-    flags = rows["flags"].ravel()
-    # Each piece has a trained token, and padding has none.
-    trained = np.cumsum(flags & FIRST != 0)[flags & TRAINED != 0]
-    _, pieces = np.unique(trained, return_inverse=True)
     return PairBatch(
         **vars(batch),
-        pieces=torch.from_numpy(pieces),
-        reference=torch.from_numpy(_reference(rows)),
+        pieces=torch.from_numpy(pieces_of(rows)),
+        reference=torch.from_numpy(reference_of(rows)),
     )
 
 
-def _reference(rows: Rows) -> NDArray[np.float32]:
+def pieces_of(rows: Rows) -> NDArray[np.int64]:
+    """The piece of each trained token, shape (trained tokens,)."""
+    flags = rows["flags"].ravel()
+    # Each piece has a trained token, and padding has none.
+    trained = np.cumsum(flags & FIRST != 0)[flags & TRAINED != 0]
+    pieces: NDArray[np.int64] = np.unique(trained, return_inverse=True)[1]
+    return pieces
+
+
+def reference_of(rows: Rows) -> NDArray[np.float32]:
+    """Log-probabilities of answers under the reference, shape (pairs, 2); zeros without one."""
     numbers = num_pairs(rows)
     assert rows.dtype.names
     if "reference" not in rows.dtype.names:
@@ -66,16 +72,12 @@ def _reference(rows: Rows) -> NDArray[np.float32]:
     return stored[np.arange(stored.shape[1]) < numbers[:, None]]
 
 
-class PreferenceLoss(TokenLoss):
-    """Loss of the pairs of a batch, in which only the answers' tokens count.
+class AnswersLoss(TokenLoss):
+    """Base class of losses that depend on the log-probabilities of whole answers.
 
     Logits are computed only for the answers' tokens, and never all at once; the exception are
     architectures whose logits aren't those of a linear layer without bias, see `TokenLoss`.
     """
-
-    def __init__(self, model: PreTrainedModel, plain_head: bool, settings: Preference) -> None:
-        super().__init__(model, plain_head)
-        self._settings = settings
 
     def balance_routers(self, setting: bool | float) -> None:
         LossModule.balance_routers(self, setting)
@@ -83,22 +85,38 @@ class PreferenceLoss(TokenLoss):
     def compile_loss(self) -> None:
         """Nothing: the loss itself takes little time."""
 
-    def forward(self, batch: PairBatch) -> Tensor:  # type: ignore[override]
-        """Sum of the losses of the pairs, fp32, shape ()."""
-        count = batch.reference.numel()
-        tokens = self._log_probabilities(batch)
-        answers = torch.zeros(count, device=tokens.device).index_add(0, batch.pieces, tokens)
-        lengths = torch.bincount(batch.pieces, minlength=count)
-        pairs = answers.view(-1, 2), batch.reference, lengths.view(-1, 2)
-        return preference_losses(*pairs, self._settings).sum()
+    def log_probabilities(self, batch: TokenBatch, pieces: Tensor, count: int) -> Tensor:
+        """Log-probability of each piece, nats, fp32, shape (count,).
 
-    def _log_probabilities(self, batch: PairBatch) -> Tensor:
+        Args:
+            pieces: the piece of each trained token, shape (trained tokens,).
+        """
+        tokens = self._log_probabilities(batch)
+        return torch.zeros(count, device=tokens.device).index_add(0, pieces, tokens)
+
+    def _log_probabilities(self, batch: TokenBatch) -> Tensor:
         """Log-probability of each trained token, nats, fp32, shape (trained tokens,)."""
         if (weight := self._linear_head()) is not None:
             hidden, targets = self._hidden(batch), pad(batch.targets)
             return linear_log_probabilities(hidden, weight, targets)[: len(batch.targets)]
         logits = self.logits(batch).float()
         return -F.cross_entropy(logits, batch.targets, reduction="none")
+
+
+class PreferenceLoss(AnswersLoss):
+    """Loss of the pairs of a batch, in which only the answers' tokens count."""
+
+    def __init__(self, model: PreTrainedModel, plain_head: bool, settings: Preference) -> None:
+        super().__init__(model, plain_head)
+        self._settings = settings
+
+    def forward(self, batch: PairBatch) -> Tensor:  # type: ignore[override]
+        """Sum of the losses of the pairs, fp32, shape ()."""
+        count = batch.reference.numel()
+        answers = self.log_probabilities(batch, batch.pieces, count)
+        lengths = torch.bincount(batch.pieces, minlength=count)
+        pairs = answers.view(-1, 2), batch.reference, lengths.view(-1, 2)
+        return preference_losses(*pairs, self._settings).sum()
 
 
 def without_dropout(model: PreTrainedModel) -> PreTrainedModel:

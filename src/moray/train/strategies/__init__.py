@@ -26,11 +26,13 @@ class Strategy(ABC):
 
     Attributes:
         module: computes the loss of a batch; set by `wrap`.
+        loss_module: the module that was wrapped, or is the same; set by `wrap`.
         loads_weights: whether this worker loads the initial weights; otherwise it gets them from
             the first worker.
     """
 
     module: nn.Module
+    loss_module: LossModule
     loads_weights = True
     _model: PreTrainedModel
     _torch_optimizer: torch.optim.Optimizer

@@ -14,7 +14,7 @@ class _DDP(Strategy):
     """PyTorch's DDP; with one worker, the plain module."""
 
     def wrap(self, module: LossModule) -> None:
-        self.module = module.to(self._worker.device)
+        self.module = self.loss_module = module.to(self._worker.device)
         if self._worker.world_size > 1:
             self.module = DistributedDataParallel(
                 self.module,

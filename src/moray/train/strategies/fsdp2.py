@@ -59,7 +59,7 @@ class _FSDP2(Strategy):
         whole = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
         set_model_state_dict(module, weights, options=whole)
         self._fill_buffers(module, buffers)
-        self.module = module
+        self.module = self.loss_module = module
         self._make_optimizer(module.model)
 
     def _options(self) -> dict[str, Any]:

@@ -23,11 +23,12 @@ _LEFT_OUT |= {"_sysconfigdata", "pydoc_data", "lib2to3"}
 def open_source(
     section: PythonStdlib, files: Mapping[str, list[str]], temporary: Path
 ) -> OpenSource:
-    """Open modules, functions or pairs, by the format."""
+    """Open modules, functions or answers, by the format."""
     makers = {
         "text": modules,
         "prompt-completion": functions,
         "preference": pairs,
+        "unpaired-preference": judged,
         "classification": labelled,
     }
     documents = list(makers[section.format]())
@@ -82,6 +83,20 @@ def pairs() -> Iterator[Document]:
                     tools=None,
                     group=function["group"],
                 )
+
+
+def judged() -> Iterator[Document]:
+    """Yield one answer of each of the `pairs`, good if it is the chosen one, by a hash of both."""
+    for pair in pairs():
+        number = hashlib.sha256(f"{pair['chosen']}\0{pair['rejected']}".encode()).digest()[0]
+        label = number % 2 == 0
+        yield Document(
+            prompt=pair["prompt"],
+            completion=pair["chosen" if label else "rejected"],
+            tools=None,
+            label=label,
+            group=pair["group"],
+        )
 
 
 def labelled() -> Iterator[Document]:
