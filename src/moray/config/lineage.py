@@ -141,4 +141,5 @@ def _basis_of_loss(experiment: Experiment, run: str) -> dict[str, Any]:
         "chat template": chat_template(experiment, run),
         "train.eval_rows": section.train.eval_rows,
         "preference": result_keys(section.preference),
+        "reward": result_keys(section.reward),
     }

@@ -9,7 +9,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Literal
 
-TaskName = Literal["language", "preference", "classification", "images"]
+TaskName = Literal["language", "preference", "classification", "reward", "images"]
 FormatName = Literal[
     "text",
     "prompt-completion",
@@ -17,6 +17,7 @@ FormatName = Literal[
     "messages",
     "preference",
     "classification",
+    "reward",
     "images",
 ]
 Modality = Literal["text", "labelled text", "images"]
@@ -43,6 +44,7 @@ class Format:
         types: the Arrow types of those that aren't text.
         nested: the columns whose values can be messages or tools.
         classes: the columns whose values are names of classes: text or numbers.
+        numbers: the columns whose values are numbers that aren't negative.
         chat: whether a row can be a conversation, which needs a chat template.
         answers: number of answers that a row's document has, which share a row of tokens.
         task: the task that it is for.
@@ -55,10 +57,16 @@ class Format:
     types: Mapping[str, str] = field(default_factory=dict)
     nested: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
     chat: bool = False
     answers: int = 1
     task: TaskName = "language"
     endings: tuple[str, ...] = _OF_TEXT
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether a row is a pair of answers, as messages or as text, which needs no template."""
+        return "chosen" in self.columns
 
 
 FORMATS: dict[FormatName, Format] = {
@@ -109,6 +117,24 @@ FORMATS: dict[FormatName, Format] = {
         kept=("text", "text_pair", "label"),
         classes=("label",),
         task="classification",
+    ),
+    "reward": Format(
+        "the same pairs, for a reward model; with the margin by which the chosen answer is better; "
+        "see [reward models](reward.md)",
+        {
+            "prompt": False,
+            "chosen": True,
+            "rejected": True,
+            "tools": False,
+            "system": False,
+            "margin": False,
+        },
+        kept=("prompt", "chosen", "rejected", "tools", "margin"),
+        types={"margin": "float64"},
+        nested=("prompt", "chosen", "rejected", "tools"),
+        numbers=("margin",),
+        chat=True,
+        task="reward",
     ),
     "images": Format(
         "an image and its label, in Parquet files or on the hub; see [images](images.md)",
@@ -210,6 +236,10 @@ class TaskFacts:
         has_checks: whether it refuses more keys of a run than its modality does.
         has_survey: whether it learns from the documents of a dataset what it needs to know, by
             `survey_of` of its module `survey`.
+        has_part: whether its runs have a part in the report that isn't that of their modality.
+        data_keys: keys of a run's `data` section that its rows depend on, besides those of its
+            modality.
+        example: what a pipeline is called with, in examples; by default, that of its modality.
     """
 
     modality: Modality
@@ -221,6 +251,9 @@ class TaskFacts:
     has_reference: bool = False
     has_checks: bool = False
     has_survey: bool = False
+    has_part: bool = False
+    data_keys: tuple[str, ...] = ()
+    example: str = ""
 
     @property
     def section_name(self) -> str:
@@ -249,6 +282,15 @@ TASKS: dict[TaskName, TaskFacts] = {
         headline="accuracy",
         section_path="classification",
         has_survey=True,
+    ),
+    "reward": TaskFacts(
+        "labelled text",
+        scored="pairs",
+        headline="accuracy",
+        section_path="reward",
+        has_part=True,
+        data_keys=("long_documents",),
+        example='"What is 2 + 2? It is 4."',
     ),
     "images": TaskFacts(
         "images",

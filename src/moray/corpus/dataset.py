@@ -27,7 +27,8 @@ class Document(TypedDict, total=False):
     A text can have a label, and a second text beside it. Several labels are a list, as JSON.
 
     A pair is `prompt`, `chosen` and `rejected` as text. If it has no `prompt`, both answers are
-    whole conversations like `messages`, in which only the answers are trained on.
+    whole conversations like `messages`, in which only the answers are trained on. For a reward
+    model, it can have a margin.
 
     Messages and tools are JSON strings in OpenAI's format: a column of nested values would need
     one type for all rows, but the arguments of tools have many. An image is the content of a file
@@ -43,6 +44,7 @@ class Document(TypedDict, total=False):
     chosen: str
     rejected: str
     tools: str | None
+    margin: float | None
     image: bytes
     label: Any
     group: str
@@ -168,7 +170,7 @@ def write_dataset(
     kinds = set()
     for split, document in rows:
         writers[split].add(document)
-        if format == "preference":
+        if FORMATS[format].has_pairs:
             kinds.add(document.get("prompt") is None)
     if len(kinds) > 1:
         raise UserError(

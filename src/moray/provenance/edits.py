@@ -21,7 +21,10 @@ _WITHOUT_EFFECT = {
     *("proofs", "provenance", "storage", "tracking", "workers"),
     *(f"config/{name}" for name in ("extras", "layout", "schema", "tasks")),
     *(f"extras/{name}" for name in ("chat", "doctor", "importing", "memory_plan", "object_store")),
-    *(f"tasks/{name}/proofs" for name in ("classification", "images", "language", "preference")),
+    *(
+        f"tasks/{name}/proofs"
+        for name in ("classification", "images", "language", "preference", "reward")
+    ),
     *(f"train/{name}" for name in ("checks", "failures", "supervision")),
 }
 # It sums figures over workers, in a room without effect.

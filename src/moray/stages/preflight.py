@@ -150,7 +150,7 @@ def _template_faults(experiment: Experiment, run: str, model: str) -> Iterator[U
     """The faults of a run's chat template on conversations, as far as it is known."""
     formats = [experiment.datasets[name].format for name in experiment.runs[run].datasets]
     # Pairs can be text, which needs no template.
-    if not any(FORMATS[name].chat and name != "preference" for name in formats):
+    if not any(FORMATS[name].chat and not FORMATS[name].has_pairs for name in formats):
         return
     if experiment.runs[run].search:
         return

@@ -29,6 +29,7 @@ def open_source(
         "prompt-completion": functions,
         "preference": pairs,
         "classification": labelled,
+        "reward": pairs,
     }
     documents = list(makers[section.format]())
     return OpenSource(
