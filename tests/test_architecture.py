@@ -140,15 +140,21 @@ def task_of(module: str) -> str | None:
 
 
 def test_the_core_knows_tasks_by_name_alone() -> None:
-    """Other tasks on text build on language, and so do extras that are for text."""
-    of_text = {"classification", "distillation", "kto", "preference"}
+    """Some build on others; extras that are for text build on language."""
+    builds_on = {
+        "distillation": {"language"},
+        "preference": {"language"},
+        "kto": {"language", "preference"},
+        "classification": {"language"},
+        "reward": {"classification", "language"},
+    }
     found = [
         (module, other)
         for module, other in imports(("moray.",), "moray.tasks.")
         if (task := task_of(other))
         and task_of(module) != task
-        and not (task == "language" and (task_of(module) in of_text or extra_of(module)))
-        and (task_of(module), task) != ("kto", "preference")
+        and task not in builds_on.get(task_of(module) or "", ())
+        and not (task == "language" and extra_of(module))
     ]
     assert not found, found
 

@@ -203,4 +203,5 @@ def _basis_of_loss(experiment: Experiment, run: str) -> dict[str, Any]:
         "preference": result_keys(section.preference),
         "distillation": section.distillation and result_keys(section.distillation),
         "kto": result_keys(section.kto),
+        "reward": result_keys(section.reward),
     }

@@ -58,10 +58,15 @@ def modality_of_dataset(experiment: Experiment, dataset: str) -> Modality:
     return modality_of_format(experiment.datasets[dataset].format)
 
 
+def dataset_of_model(experiment: Experiment, model: str) -> str | None:
+    """The dataset that a base model names, whose classes it tells apart; None if it names none."""
+    keys = (getattr(experiment.models[model], key, None) for key in MODEL_KEYS)
+    return next(filter(None, keys), None)
+
+
 def modality_of_model(experiment: Experiment, model: str) -> Modality:
     """The modality of a base model: that of the dataset that it names, or text."""
-    section = experiment.models[model]
-    named = next(filter(None, (getattr(section, key, None) for key in MODEL_KEYS)), None)
+    named = dataset_of_model(experiment, model)
     return modality_of_dataset(experiment, named) if named else "text"
 
 
@@ -92,24 +97,18 @@ def _section_of(task: TaskName, experiment: Experiment, run: str) -> dict[str, d
 def store_config(experiment: Experiment, run: str, name: str) -> dict[str, Any]:
     """What a run's rows of a dataset depend on, besides it and the tokenizer or processor."""
     section, dataset = experiment.runs[run], experiment.datasets[name]
-    keys = MODALITIES[modality(experiment, run)].data_keys
+    format, keys = FORMATS[dataset.format], MODALITIES[modality(experiment, run)].data_keys
+    template = _template(experiment, run) if format.chat else {}
     if keys is not None:
-        own = {key: getattr(section.data, key) for key in keys}
-        return dict(sorted({"format": dataset.format, **own}.items()))
+        own = {key: getattr(section.data, key) for key in (*keys, *TASKS[format.task].data_keys)}
+        return dict(sorted({"format": dataset.format, **own, **template}.items()))
     config = {"format": dataset.format, **result_keys(section.data)}
-    del config["augmentation"]
-    is_chat = FORMATS[dataset.format].chat
-    config["chat_template"] = chat_template(experiment, run) if is_chat else None
-    has_turns = is_chat and not FORMATS[dataset.format].answered
+    has_turns = format.chat and not format.answered
     config["mask_history"] = section.data.mask_history and has_turns
-    if not has_turns:
-        config.pop("turns", None)
-    if not is_chat:
-        config.pop("train_template_text", None)
-    config.pop("template_variables", None)
-    if is_chat and (variables := template_variables(experiment, run)):
-        config["template_variables"] = variables
-    return dict(sorted(config.items()))
+    unread = ["augmentation", "template_variables"] + ["turns"] * (not has_turns)
+    for key in unread + ["train_template_text"] * (not format.chat):
+        config.pop(key, None)
+    return dict(sorted({**config, "chat_template": None, **template}.items()))
 
 
 def chat_template(experiment: Experiment, run: str) -> str | None:
@@ -135,6 +134,13 @@ def template_variables(experiment: Experiment, run: str) -> dict[str, bool | int
     starts = experiment.starts(run)
     inherited = template_variables(experiment, starts[0]) if starts and not has_template else {}
     return dict(sorted((inherited | own).items()))
+
+
+def _template(experiment: Experiment, run: str) -> dict[str, Any]:
+    """The chat template of a run, and its variables if it has any."""
+    variables = template_variables(experiment, run)
+    own = {"chat_template": chat_template(experiment, run)}
+    return own | ({"template_variables": variables} if variables else {})
 
 
 def _is_chat(experiment: Experiment, run: str) -> bool:
@@ -327,13 +333,11 @@ def benchmark_config(experiment: Experiment, run: str) -> dict[str, Any]:
 
 def export_config(experiment: Experiment, run: str) -> dict[str, Any]:
     """What the model card says about a run, besides what training recorded."""
-    section, of_text = experiment.runs[run], dict[str, Any]()
-    if MODALITIES[modality(experiment, run)].data_keys is None:
-        of_text["chat_template"] = chat_template(experiment, run)
-        if variables := template_variables(experiment, run):
-            of_text["template_variables"] = variables
-        if section.data.bos != "auto":
-            of_text["bos"] = section.data.bos
+    section = experiment.runs[run]
+    is_language = MODALITIES[modality(experiment, run)].data_keys is None
+    of_text = _template(experiment, run) if is_language or _is_chat(experiment, run) else {}
+    if is_language and section.data.bos != "auto":
+        of_text["bos"] = section.data.bos
     return {
         **of_text,
         "datasets": section.datasets,

@@ -358,6 +358,15 @@ def _tasks(experiment: Experiment) -> Iterator[UserError]:
                 if key
                 else "choose another model or dataset",
             )
+            continue
+        named, task = plan.dataset_of_model(experiment, base), plan.task(experiment, name)
+        if named and (of_named := FORMATS[experiment.datasets[named].format].task) != task:
+            yield UserError(
+                f"runs.{name}.model",
+                f"got a model for {of_named}, but dataset {next(iter(run.datasets))} is for {task}",
+                f"choose another model, or set models.{base}.{MODALITIES[modality].model_key}: "
+                f"{next(iter(run.datasets))}",
+            )
 
 
 def _blocks(experiment: Experiment) -> Iterator[UserError]:

@@ -15,6 +15,7 @@ TaskName = Literal[
     "preference",
     "kto",
     "classification",
+    "reward",
     "images",
 ]
 FormatName = Literal[
@@ -25,6 +26,7 @@ FormatName = Literal[
     "preference",
     "unpaired-preference",
     "classification",
+    "reward",
     "images",
 ]
 Modality = Literal["text", "labelled text", "images"]
@@ -51,6 +53,7 @@ class Format:
         types: the Arrow types of those that aren't text.
         nested: the columns whose values can be messages or tools.
         classes: the columns whose values are names of classes: text or numbers.
+        numbers: the columns whose values are numbers that aren't negative.
         chat: whether a row can be a conversation, which needs a chat template.
         answered: whether a row is a prompt with its answers, as text or as messages: text needs no
             chat template, and each answer is one turn.
@@ -65,6 +68,7 @@ class Format:
     types: Mapping[str, str] = field(default_factory=dict)
     nested: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
     chat: bool = False
     answered: bool = False
     answers: int = 1
@@ -142,6 +146,25 @@ FORMATS: dict[FormatName, Format] = {
         kept=("text", "text_pair", "label"),
         classes=("label",),
         task="classification",
+    ),
+    "reward": Format(
+        "the same pairs, for a reward model; with the margin by which the chosen answer is better; "
+        "see [reward models](reward.md)",
+        {
+            "prompt": False,
+            "chosen": True,
+            "rejected": True,
+            "tools": False,
+            "system": False,
+            "margin": False,
+        },
+        kept=("prompt", "chosen", "rejected", "tools", "margin"),
+        types={"margin": "float64"},
+        nested=("prompt", "chosen", "rejected", "tools"),
+        numbers=("margin",),
+        chat=True,
+        answered=True,
+        task="reward",
     ),
     "images": Format(
         "an image and its label, in Parquet files or on the hub; see [images](images.md)",
@@ -243,6 +266,10 @@ class TaskFacts:
         has_checks: whether it refuses more keys of a run than its modality does.
         has_survey: whether it learns from the documents of a dataset what it needs to know, by
             `survey_of` of its module `survey`.
+        has_part: whether its runs have a part in the report that isn't that of their modality.
+        data_keys: keys of a run's `data` section that its rows depend on, besides those of its
+            modality.
+        example: what a pipeline is called with, in examples; by default, that of its modality.
     """
 
     modality: Modality
@@ -254,6 +281,9 @@ class TaskFacts:
     has_reference: bool = False
     has_checks: bool = False
     has_survey: bool = False
+    has_part: bool = False
+    data_keys: tuple[str, ...] = ()
+    example: str = ""
 
     @property
     def section_name(self) -> str:
@@ -300,6 +330,15 @@ TASKS: dict[TaskName, TaskFacts] = {
         headline="accuracy",
         section_path="classification",
         has_survey=True,
+    ),
+    "reward": TaskFacts(
+        "labelled text",
+        scored="pairs",
+        headline="accuracy",
+        section_path="reward",
+        has_part=True,
+        data_keys=("long_documents",),
+        example='"What is 2 + 2? It is 4."',
     ),
     "images": TaskFacts(
         "images",

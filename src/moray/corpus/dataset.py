@@ -27,7 +27,8 @@ class Document(TypedDict, total=False):
     A text can have a label, and a second text beside it. Several labels are a list, as JSON.
 
     A pair is `prompt`, `chosen` and `rejected` as text. If it has no `prompt`, both answers are
-    whole conversations like `messages`, in which only the answers are trained on.
+    whole conversations like `messages`, in which only the answers are trained on. For a reward
+    model, it can have a margin.
 
     An answer that is good or bad by its `label` is `prompt` and `completion` as text. If it has no
     `prompt`, its `completion` is a whole conversation likewise.
@@ -46,6 +47,7 @@ class Document(TypedDict, total=False):
     chosen: str
     rejected: str
     tools: str | None
+    margin: float | None
     image: bytes
     label: Any
     group: str

@@ -76,17 +76,19 @@ def details_of_run(
 ) -> dict[str, Any]:
     """The details of a run for its template, besides its row in the overview.
 
-    It includes `part`, the template of what is the run's modality's own, for which a function of
-    this name in the module `report` beside it has the values; None if there is none.
+    It includes `part`, the template of what is its task's or its modality's own, for which a
+    function of this name in the module `report` beside it has the values; None if there is none.
     """
     record, evaluation = run.record or {}, run.figures("eval.json")
     generation = run.figures("generation.json") or {}
-    facts = MODALITIES[TASKS[_task_of(run, evaluation)].modality]
-    own = module_of(facts.task, "report").part(run, samples, limits) if facts.has_part else {}
+    task = _task_of(run, evaluation)
+    shared = MODALITIES[TASKS[task].modality]
+    owner = task if TASKS[task].has_part else shared.task if shared.has_part else None
+    own = module_of(owner, "report").part(run, samples, limits) if owner else {}
     classified = evaluation if evaluation and "by_class" in evaluation else None
     return {
         **own,
-        "part": f"{facts.task}/report.html" if facts.has_part else None,
+        "part": f"{owner}/report.html" if owner else None,
         "model": model if (model := run.folder / "model").is_dir() else None,
         "scores": _by_dataset(evaluation) if evaluation else {},
         "confusion": confusion_of(classified, limits.classes) if classified else None,

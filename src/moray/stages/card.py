@@ -88,7 +88,9 @@ def card(
                 row for task, figures in tasks.items() for row in _rows(figures, f"{task}: ")
             ),
         )
-    task = next(task for task in TASKS.values() if task.scored in evaluation)
+    scored = [task for task in TASKS.values() if task.scored in evaluation]
+    own = (task for task in scored if task.section_name in lineage["training"])
+    task = next(own, scored[0])
     prompt = _MESSAGES if (model / "chat_template.jinja").is_file() else _PROMPT
     model_card.text = (
         model_card.text.rstrip()
@@ -96,7 +98,7 @@ def card(
         + _EVALUATION.format(
             pipeline=kind,
             place=cfg["place"],
-            example=MODALITIES[task.modality].example or prompt,
+            example=task.example or MODALITIES[task.modality].example or prompt,
             number=f"{evaluation[task.scored]:,} {task.scored}",
             confidence=evaluation["confidence"],
             overlaps="".join(f"\n{line}." for line in overlap_messages(evaluation)),

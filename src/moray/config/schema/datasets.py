@@ -70,14 +70,15 @@ class PythonStdlib(Source):
 
     source: Literal["python-stdlib"] = Field(description="Selects this source.")
     format: Literal[
-        "text", "prompt-completion", "preference", "unpaired-preference", "classification"
+        "text", "prompt-completion", "preference", "unpaired-preference", "classification", "reward"
     ] = Field(
         "text",
         description="`text`: whole modules. `prompt-completion`: functions; signature and "
         "docstring are the prompt, the body is the completion. `preference`: the same prompts; "
         "the body is the chosen answer, that of another function of the module the rejected one. "
         "`unpaired-preference`: one of both, good or bad. "
-        "`classification`: functions of modules that have 100 or more; the label is the module.",
+        "`classification`: functions of modules that have 100 or more; the label is the module. "
+        "`reward`: the pairs of `preference`.",
     )
     validation_share: Fraction = Field(
         0.05, description="Share of the modules in the validation split."

@@ -19,7 +19,7 @@ from moray.config.schema.base import (
 )
 from moray.config.schema.datasets import Dataset
 from moray.config.schema.export import Export, Gguf, Push
-from moray.config.schema.losses import Classification, Distillation, Kto, Preference
+from moray.config.schema.losses import Classification, Distillation, Kto, Preference, Reward
 from moray.config.schema.models import BaseModelSource
 from moray.config.schema.sections import (
     Benchmarks,
@@ -137,6 +137,7 @@ class Sections(Section):
     distillation: Distillation | None = Field(
         None, description="A teacher that runs on text learn from too; `null` for none."
     )
+    reward: Reward = Field(Reward(), description="The loss of reward models.")
     ray: Ray = Field(Ray(), description="Where the training runs, and on how many workers.")
     export: Export = Field(Export(), description="How the trained model is exported.")
     evaluate: Evaluate = Field(Evaluate(), description="How the model is compared with its base.")

@@ -20,6 +20,16 @@ class Classification(Section):
     )
 
 
+class Reward(Section):
+    """The loss of runs on datasets with `format: reward`; other runs ignore it."""
+
+    center_rewards_coefficient: Annotated[float, Field(ge=0)] | None = Field(
+        None,
+        description="Weight of (chosen + rejected reward)² in the loss of a pair, which keeps "
+        "rewards near 0 (Eisenstein et al., 2023); 0.01, for example. Scores count it as well.",
+    )
+
+
 # Losses of pairs without a reference; those whose log-probabilities are means over an answer's
 # tokens; and those that can be smoothed.
 _WITHOUT_REFERENCE = ("cpo", "simpo", "orpo")

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoTokenizer, PreTrainedModel
 
 from moray.console import say
-from moray.corpus.dataset import read_documents
+from moray.corpus.dataset import plain_text, read_documents
 from moray.errors import UserError
 from moray.model.folder import LOCAL
 from moray.model.obtain import copy_folder, copy_unchanged
@@ -24,6 +24,7 @@ from moray.tasks.classification.classifier import (
     set_labels,
 )
 from moray.tasks.classification.proofs import compare_base
+from moray.tasks.classification.survey import REGRESSION
 from moray.tasks.language.base_model import texts_of
 from moray.tasks.language.scratch import llama_config, train_tokenizer
 
@@ -37,7 +38,8 @@ def make(output: Path, cfg: dict[str, Any], source: Path | None, dataset: Path) 
     A tokenizer from scratch is trained on a dataset beside it.
     """
     description = json.loads((dataset / DATASET).read_text())
-    problem, names = description["problem_type"], description["label_names"]
+    # Pairs have no labels: their models give a number, the reward.
+    problem, names = description.get("problem_type", REGRESSION), description.get("label_names", [])
     if source is None:
         texts = texts_of(dataset.with_name(cfg["tokenizer"]["train_on"]) / "train.parquet")
         tokenizer: Any = train_tokenizer(texts, cfg["tokenizer"]["vocab_size"])
@@ -67,7 +69,8 @@ def make(output: Path, cfg: dict[str, Any], source: Path | None, dataset: Path) 
     # Nothing stays of what belongs to other classes.
     model.eval().save_pretrained(new_folder(output))
     tokenizer.save_pretrained(output)
-    text = next(read_documents(dataset / "train.parquet"))[0]["text"]
+    document = next(read_documents(dataset / "train.parquet"))[0]
+    text = document.get("text") or plain_text(document)
     body = None if cfg.get("random_weights") else source
     return Base(
         model,

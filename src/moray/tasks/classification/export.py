@@ -9,6 +9,7 @@ from transformers import AutoTokenizer
 
 from moray.config.schema.train import Adapter
 from moray.model.adapter import merged, save_adapter
+from moray.model.chat_template import with_defaults
 from moray.model.folder import (
     DTYPES,
     LOCAL,
@@ -55,14 +56,21 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
         convert(model, dtype)
         facts["parameters"] = model.num_parameters()
         model.save_pretrained(output)
-    AutoTokenizer.from_pretrained(start, **LOCAL).save_pretrained(output)
+    tokenizer = AutoTokenizer.from_pretrained(start, **LOCAL)
+    if cfg.get("chat_template"):
+        tokenizer.chat_template = tokenizer.get_chat_template(cfg["chat_template"])
+    if (variables := cfg.get("template_variables")) and tokenizer.chat_template:
+        tokenizer.chat_template = with_defaults(tokenizer.chat_template, variables)
+    tokenizer.save_pretrained(output)
     names = names_of(config)
     shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
-    says = (
-        "It predicts a number." if config.problem_type == REGRESSION else f"Its classes: {shown}."
-    )
+    is_number, is_reward = config.problem_type == REGRESSION, "reward" in record
+    says = f"Its classes: {shown}."
+    if is_number:
+        says = "It gives a text a reward." if is_reward else "It predicts a number."
+    unit = "per pair" if is_reward else "per text"
     return ExportedModel(
-        unit="per text" if config.problem_type == REGRESSION else "nats per text",
+        unit=unit if is_number else f"nats {unit}",
         pipeline="text-classification",
         facts=facts,
         library="peft" if alone else "transformers",

@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from moray.config.schema.losses import Kto
+from moray.model.dropout import without_dropout
 from moray.model.quantization import Bits, Quantization
 from moray.proofs.figures import Figures
 from moray.rows.store import RowPositions, Rows
@@ -22,7 +23,7 @@ from moray.tasks.language.proofs import plain
 from moray.tasks.language.rows import TRAINED
 from moray.tasks.language.task import LanguageTask
 from moray.tasks.preference.rows import as_sequences, num_pairs
-from moray.tasks.preference.task import AnswersLoss, pieces_of, reference_of, without_dropout
+from moray.tasks.preference.task import AnswersLoss, pieces_of, reference_of
 from moray.train.task import Batch
 from moray.workers.collectives import from_first_worker, sum_over_workers
 

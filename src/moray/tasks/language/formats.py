@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -61,7 +62,7 @@ def document(row: Mapping[str, Any], shape: Shape) -> Document:
 
 
 def _document(row: Mapping[str, Any], shape: Shape) -> Document:
-    values, format = {}, FORMATS[shape.format]
+    values, format = dict[str, Any](), FORMATS[shape.format]
     completes = _has_completion(row, shape)
     replaced_columns = _replaced_columns(completes) if shape.format == "messages" else ()
     # In other rows, the column of this name has the whole conversation.
@@ -75,6 +76,9 @@ def _document(row: Mapping[str, Any], shape: Shape) -> Document:
         value = _value(row, column, required)
         if name in format.classes:
             value = _labels(value)
+        if name in format.numbers:
+            values[name] = _number(value, column)
+            continue
         values[name] = value
         is_text = name not in format.nested and name not in format.types
         if is_text and (required or value is not None):
@@ -97,6 +101,10 @@ def _document(row: Mapping[str, Any], shape: Shape) -> Document:
         case "unpaired-preference":
             judged = module_of(format.task, "documents").judged
             fields = judged(**values, default_system=shape.system, remarks=shape.remarks)
+        case "reward":
+            margin = values.pop("margin")
+            document = pair(**values, default_system=shape.system, remarks=shape.remarks)
+            return Document(**document, margin=margin)
         case "prompt-completion" if not values["completion"].strip():
             raise RowError("got an empty completion, expected text", _FILL_IN)
         case _:
@@ -146,7 +154,7 @@ def _column(row: Mapping[str, Any], name: str, shape: Shape) -> str:
     if name in shape.columns:
         return shape.columns[name]
     # ShareGPT's name for messages; for those of a prompt, in LLaMA-Factory's datasets of pairs.
-    messages = "prompt" if shape.format == "preference" else "messages"
+    messages = "prompt" if "chosen" in FORMATS[shape.format].columns else "messages"
     sharegpt = name == messages and name not in row and "conversations" in row
     return "conversations" if sharegpt else name
 
@@ -198,6 +206,23 @@ def _label(value: Any) -> str | None:
         raise RowError(f"got {got} as a label, expected text or a number", _LIST_NAMES)
     text = spelling_of(value)
     return None if text is None or is_nothing(text) else text
+
+
+def _number(value: Any, column: str) -> float | None:
+    """A number as it is or as text; None if there is nothing, as CSV files write it too."""
+    text = spelling_of(value)
+    if text is None or is_nothing(text):
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not (math.isfinite(number) and number >= 0):
+        raise RowError(
+            f"got {value!r} in column {column}, expected a number of at least 0",
+            "fix it, remove the row, or set bad_rows: drop",
+        )
+    return number
 
 
 def _check_text(value: Any, column: str) -> None:

@@ -9,10 +9,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from moray.config.schema.losses import Preference
+from moray.model.dropout import without_dropout
 from moray.model.quantization import Bits, Quantization
 from moray.proofs.figures import Figures
 from moray.rows.store import RowPositions, Rows
@@ -119,21 +120,11 @@ class PreferenceLoss(AnswersLoss):
         return preference_losses(*pairs, self._settings).sum()
 
 
-def without_dropout(model: PreTrainedModel) -> PreTrainedModel:
-    """Turn off a model's dropout: its reference has none, so it would differ from the start.
-
-    Modules keep their probabilities as attributes, which their config only initialises, so what is
-    exported keeps its own.
-    """
-    for module in model.modules():
-        for name, value in vars(module).items():
-            if isinstance(value, float) and ("dropout" in name or isinstance(module, nn.Dropout)):
-                setattr(module, name, 0.0)
-    return model
-
-
 class PreferenceTask(LanguageTask):
-    """Rows are packed pairs of answers; the loss is that of the pairs."""
+    """Rows are packed pairs of answers; the loss is that of the pairs.
+
+    There is no dropout: the reference has none, so it would differ from the start.
+    """
 
     def __init__(self, manifest: dict[str, Any], settings: Mapping[str, Any]) -> None:
         super().__init__(manifest, settings)

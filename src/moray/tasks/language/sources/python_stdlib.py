@@ -30,6 +30,7 @@ def open_source(
         "preference": pairs,
         "unpaired-preference": judged,
         "classification": labelled,
+        "reward": pairs,
     }
     documents = list(makers[section.format]())
     return OpenSource(

@@ -1,0 +1,1 @@
+"""Reward models: pairs of answers, each a text with a number, and the loss of their difference."""
