@@ -14,13 +14,12 @@ from moray import machine
 from moray.config import layout, plan
 from moray.config.load import load_experiment, merge
 from moray.config.schema.experiment import Experiment
+from moray.config.tasks import module_of
 from moray.stages.base_model import base_model
 from moray.stages.download import download
 from moray.stages.evaluate import evaluate
 from moray.stages.export import export
 from moray.stages.finetune import finetune
-from moray.tasks.classification.classify import classify
-from moray.tasks.classification.tokenize_labelled import tokenize_labelled
 from moray.tasks.images.decode import decode
 from moray.tasks.images.predict import predict
 from moray.tasks.language.generate import generate
@@ -66,7 +65,8 @@ def _make(experiment: Experiment, run: str) -> None:
         if modality == "images":
             decode(folder, model, output, cfg)
         elif modality == "labelled text":
-            tokenize_labelled(folder, model, output, cfg)
+            own = module_of(plan.task(experiment, run), "tokenize_labelled")
+            own.tokenize_labelled(folder, model, output, cfg)
         else:
             source = plan.dataset_config(experiment, name)
             tokenize(folder, model, output, cfg, source, plan.dataset_files(experiment, name))
@@ -92,7 +92,8 @@ def _make(experiment: Experiment, run: str) -> None:
     rows = [folder / "test.parquet" for folder in folders.values()]
     if modality == "labelled text":
         cfg = plan.predict_config(experiment, run)
-        classify(run, start, tuned, prepared[0], rows[0], samples, settings, cfg, execution)
+        own = module_of(plan.task(experiment, run), "classify")
+        own.classify(run, start, tuned, prepared[0], rows[0], samples, settings, cfg, execution)
     elif modality == "images":
         png, svg = output / "predictions.png", output / "predictions.svg"
         cfg = plan.predict_config(experiment, run)

@@ -140,14 +140,19 @@ def task_of(module: str) -> str | None:
 
 
 def test_the_core_knows_tasks_by_name_alone() -> None:
-    """Preference and classification build on language; so do extras that are for text."""
-    of_text = {"preference", "classification"}
+    """Tasks may build on others; so do extras that are for text."""
+    bases = {
+        "classification": {"language"},
+        "preference": {"language"},
+        "token_classification": {"classification", "language"},
+    }
     found = [
         (module, other)
         for module, other in imports(("moray.",), "moray.tasks.")
         if (task := task_of(other))
         and task_of(module) != task
-        and not (task == "language" and (task_of(module) in of_text or extra_of(module)))
+        and task not in bases.get(task_of(module) or "", ())
+        and not (task == "language" and extra_of(module))
     ]
     assert not found, found
 

@@ -127,6 +127,7 @@ def test_synthetic_text(folder: Path) -> None:
         ("text", {"text", "group"}),
         ("prompt-completion", {"prompt", "completion", "group"}),
         ("preference", {"prompt", "chosen", "rejected", "tools", "group"}),
+        ("token-classification", {"tokens", "tags", "group"}),
     ],
 )
 def test_the_standard_library(

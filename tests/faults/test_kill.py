@@ -12,6 +12,7 @@ from faults.workflows import (
     CLASSIFICATION,
     IMAGES,
     STEPS,
+    TOKEN_CLASSIFICATION,
     Changes,
     check_equal,
     prepare,
@@ -39,6 +40,7 @@ ENGINES: dict[str, Changes] = {
     "preference": {},
     "simpo": {"preference": {"loss": "simpo", "beta": 2.0}},
     "classification": {"train.global_batch_size": 8},
+    "token classification": {"train.global_batch_size": 8},
     "muon": {"train.optimizer": "muon", "train.strategy": "fsdp2"},
     "adafactor": {"train.optimizer": "adafactor", "train.learning_rate": 1e-2},
 }
@@ -50,6 +52,7 @@ SECTIONS: dict[str, Changes] = {
     "preference": PAIRS,
     "simpo": PAIRS,
     "classification": CLASSIFICATION,
+    "token classification": TOKEN_CLASSIFICATION,
 }
 
 

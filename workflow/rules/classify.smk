@@ -26,7 +26,9 @@ rule classify:
     resources:
         gpu=lambda wildcards: layout.gpus(EXPERIMENT, wildcards.run, "generate"),
     params:
-        code=lambda wildcards: code("classify", "classification", of=wildcards.run),
+        code=lambda wildcards: code(
+            "classify", task_of(wildcards.run), of=wildcards.run
+        ),
         cfg=lambda wildcards: plan.predict_config(EXPERIMENT, wildcards.run),
         execution=execution_of("generate"),
     message:

@@ -11,7 +11,9 @@ rule tokenize_labelled:
     conda:
         "../../envs/environment.yaml"
     params:
-        code=lambda wildcards: code("tokenize_labelled", of=wildcards.store),
+        code=lambda wildcards: code(
+            "tokenize_labelled", task_of(STORES[wildcards.store][0]), of=wildcards.store
+        ),
         cfg=lambda wildcards: plan.store_config(EXPERIMENT, *STORES[wildcards.store]),
     message:
         "tokenize {wildcards.store}"

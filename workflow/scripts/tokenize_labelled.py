@@ -5,9 +5,10 @@ from pathlib import Path
 from moray.stages.boundary import stage
 
 with stage(snakemake.log[0]):
-    from moray.tasks.classification.tokenize_labelled import tokenize_labelled
+    from moray.config.tasks import FORMATS, module_of
 
-    tokenize_labelled(
+    task = FORMATS[snakemake.params.cfg["format"]].task
+    module_of(task, "tokenize_labelled").tokenize_labelled(
         dataset=Path(snakemake.input.dataset).parent,
         model=Path(snakemake.input.model).parent,
         output=Path(snakemake.output[0]).parent,

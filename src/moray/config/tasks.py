@@ -9,7 +9,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Literal
 
-TaskName = Literal["language", "preference", "classification", "images"]
+TaskName = Literal["language", "preference", "classification", "token_classification", "images"]
 FormatName = Literal[
     "text",
     "prompt-completion",
@@ -17,6 +17,7 @@ FormatName = Literal[
     "messages",
     "preference",
     "classification",
+    "token-classification",
     "images",
 ]
 Modality = Literal["text", "labelled text", "images"]
@@ -41,7 +42,7 @@ class Format:
         columns: the columns of a source's rows, and whether a row must have them.
         kept: the columns that a dataset keeps, those of a `Document`.
         types: the Arrow types of those that aren't text.
-        nested: the columns whose values can be messages or tools.
+        nested: the columns whose values can be lists or mappings, such as messages or words.
         classes: the columns whose values are names of classes: text or numbers.
         chat: whether a row can be a conversation, which needs a chat template.
         answers: number of answers that a row's document has, which share a row of tokens.
@@ -109,6 +110,14 @@ FORMATS: dict[FormatName, Format] = {
         kept=("text", "text_pair", "label"),
         classes=("label",),
         task="classification",
+    ),
+    "token-classification": Format(
+        "the words of a text and the tag of each, as lists; see "
+        "[token-classification](token-classification.md)",
+        {"tokens": True, "tags": True},
+        kept=("tokens", "tags"),
+        nested=("tokens", "tags"),
+        task="token_classification",
     ),
     "images": Format(
         "an image and its label, in Parquet files or on the hub; see [images](images.md)",
@@ -248,6 +257,12 @@ TASKS: dict[TaskName, TaskFacts] = {
         scored="texts",
         headline="accuracy",
         section_path="classification",
+        has_survey=True,
+    ),
+    "token_classification": TaskFacts(
+        "labelled text",
+        scored="texts",
+        headline="accuracy",
         has_survey=True,
     ),
     "images": TaskFacts(

@@ -22,6 +22,7 @@ _WITHOUT_EFFECT = {
     *(f"config/{name}" for name in ("extras", "layout", "schema", "tasks")),
     *(f"extras/{name}" for name in ("chat", "doctor", "importing", "memory_plan", "object_store")),
     *(f"tasks/{name}/proofs" for name in ("classification", "images", "language", "preference")),
+    "tasks/token_classification/proofs",
     *(f"train/{name}" for name in ("checks", "failures", "supervision")),
 }
 # It sums figures over workers, in a room without effect.

@@ -69,12 +69,16 @@ class PythonStdlib(Source):
     """The standard library of the running Python: real code that is on every machine."""
 
     source: Literal["python-stdlib"] = Field(description="Selects this source.")
-    format: Literal["text", "prompt-completion", "preference", "classification"] = Field(
+    format: Literal[
+        "text", "prompt-completion", "preference", "classification", "token-classification"
+    ] = Field(
         "text",
         description="`text`: whole modules. `prompt-completion`: functions; signature and "
         "docstring are the prompt, the body is the completion. `preference`: the same prompts; "
         "the body is the chosen answer, that of another function of the module the rejected one. "
-        "`classification`: functions of modules that have 100 or more; the label is the module.",
+        "`classification`: functions of modules that have 100 or more; the label is the module. "
+        "`token-classification`: functions; the tags say which words are names of functions, "
+        "parameters and exceptions.",
     )
     validation_share: Fraction = Field(
         0.05, description="Share of the modules in the validation split."

@@ -69,7 +69,8 @@ def setup_of(experiment: Experiment, run: str) -> Iterator[Setup]:
     if (task := plan.task(experiment, run)) not in PLANNED:
         raise UserError(
             f"runs.{run}",
-            f"a run on {task} can't be planned, only language modelling and classification",
+            f"a run on {task} can't be planned, only language modelling, and classification of "
+            "texts or words",
             "train a few steps, and see what is used",
         )
     device = "cpu" if section.ray.use_gpu is False else "cuda"

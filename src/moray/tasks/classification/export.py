@@ -19,7 +19,7 @@ from moray.model.folder import (
 )
 from moray.model.load import convert
 from moray.stages.export import ExportedModel
-from moray.tasks.classification.classifier import load, names_of
+from moray.tasks.classification.classifier import is_of_words, load, names_of
 from moray.tasks.classification.survey import REGRESSION
 from moray.train.checkpoint.load import trained_model
 
@@ -61,9 +61,11 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
     says = (
         "It predicts a number." if config.problem_type == REGRESSION else f"Its classes: {shown}."
     )
+    of_words = is_of_words(config)
+    unit = "nats per word" if of_words else "nats per text"
     return ExportedModel(
-        unit="per text" if config.problem_type == REGRESSION else "nats per text",
-        pipeline="text-classification",
+        unit="per text" if config.problem_type == REGRESSION else unit,
+        pipeline="token-classification" if of_words else "text-classification",
         facts=facts,
         library="peft" if alone else "transformers",
         more=f" {says}{_ALONE.format(start=cfg['start']) if alone else ''}",

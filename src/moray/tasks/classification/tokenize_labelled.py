@@ -32,9 +32,7 @@ def tokenize_labelled(dataset: Path, model: Path, output: Path, cfg: dict[str, A
     tokenizer, config = AutoTokenizer.from_pretrained(model, **LOCAL), config_of(model)
     problem, size = config.problem_type, cfg["block_size"]
     names = [] if problem == REGRESSION else names_of(config)
-    if size > (most := _longest(tokenizer, config)):
-        what = f"makes sequences of {size} tokens, expected at most {most}, the model's maximum"
-        raise UserError("data.block_size", what, "lower it or choose another model")
+    check_size(size, tokenizer, config)
     shapes = {SINGLE: ("<u4", ()), MULTI: ("<f4", (len(names),)), REGRESSION: ("<f4", ())}
     fields: list[Any] = [("tokens", "<u4", (size,)), ("length", "<u4"), ("label", *shapes[problem])]
     if "token_type_ids" in tokenizer.model_input_names:
@@ -65,13 +63,19 @@ def tokenize_labelled(dataset: Path, model: Path, output: Path, cfg: dict[str, A
     say(f"tokens {output.name}: {rows:,} texts of {of}, {cut:,} of them cut to {size} tokens")
 
 
-def _longest(tokenizer: Any, config: Any) -> int:
-    """The most tokens of a text, by the tokenizer and the model's positions."""
+def check_size(size: int, tokenizer: Any, config: Any) -> None:
+    """Check that a model takes texts of so many tokens, by its tokenizer and its positions.
+
+    Raises:
+        UserError: if it doesn't.
+    """
     most = getattr(config, "max_position_embeddings", None) or tokenizer.model_max_length
     if config.model_type in ("camembert", "roberta", "xlm-roberta"):
         # Their positions begin behind that of padding.
         most -= config.pad_token_id + 1
-    return int(min(most, tokenizer.model_max_length))
+    if size > (most := int(min(most, tokenizer.model_max_length))):
+        what = f"makes sequences of {size} tokens, expected at most {most}, the model's maximum"
+        raise UserError("data.block_size", what, "lower it or choose another model")
 
 
 def _write(
