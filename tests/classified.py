@@ -144,7 +144,7 @@ def write_classifier(folder: Path, config: Any) -> None:
     """Write a classifier of two classes, which are others, and a tokenizer."""
     write_tokenizer(folder)
     if "type_vocab_size" not in config.to_dict():
-        _without_types(folder)
+        without_types(folder)
     config.id2label = {0: "no", 1: "yes"}
     torch.manual_seed(1)
     model = AutoModelForSequenceClassification.from_config(config)
@@ -155,7 +155,8 @@ def write_classifier(folder: Path, config: Any) -> None:
     model.save_pretrained(folder)
 
 
-def _without_types(folder: Path) -> None:
+def without_types(folder: Path) -> None:
+    """Have the tokenizer of a folder not tell two texts apart."""
     file = folder / "tokenizer_config.json"
     content = json.loads(file.read_text())
     content["model_input_names"] = ["input_ids", "attention_mask"]

@@ -36,19 +36,23 @@ def _insert(file: Path, behind: str, text: str) -> None:
     file.write_text(whole.replace(behind, behind + text))
 
 
-def remove_task(name: str, modality: str, stages: tuple[str, ...], project: Project) -> None:
-    """Remove a task that has a modality of its own: its folder, its rules and its entries."""
-    shutil.rmtree(project.folder / "src/moray/tasks" / name)
+def remove_tasks(
+    names: tuple[str, ...], modality: str, stages: tuple[str, ...], project: Project
+) -> None:
+    """Remove all tasks of a modality: their folders, their rules and their entries."""
+    for name in names:
+        shutil.rmtree(project.folder / "src/moray/tasks" / name)
     for stage in stages:
         (project.folder / f"workflow/rules/{stage}.smk").unlink()
         (project.folder / f"workflow/scripts/{stage}.py").unlink()
     file = project.folder / "src/moray/config/tasks.py"
     code = file.read_text()
-    for entry in (name, modality):
+    # Formats have hyphens.
+    for entry in (*{*names, *(name.replace("_", "-") for name in names)}, modality):
         table = rf'^    "{entry}": \w+\(\n.*?^    \),\n'
         code, count = re.subn(table, "", code, flags=re.MULTILINE | re.DOTALL)
-        assert count == (2 if entry == name else 1)
+        assert count
         # Among the names at the top, in a line with others or in one of its own.
         code = re.sub(rf'"{entry}", |    "{entry}",\n', "", code)
-    assert f'"{name}"' not in code
+        assert f'"{entry}"' not in code
     file.write_text(code)

@@ -147,6 +147,7 @@ def test_the_core_knows_tasks_by_name_alone() -> None:
         "kto": {"language", "preference"},
         "classification": {"language"},
         "reward": {"classification", "language"},
+        "token_classification": {"classification", "language"},
     }
     found = [
         (module, other)

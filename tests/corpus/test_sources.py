@@ -128,6 +128,7 @@ def test_synthetic_text(folder: Path) -> None:
         ("prompt-completion", {"prompt", "completion", "group"}),
         ("preference", {"prompt", "chosen", "rejected", "tools", "group"}),
         ("unpaired-preference", {"prompt", "completion", "tools", "label", "group"}),
+        ("token-classification", {"tokens", "tags", "group"}),
     ],
 )
 def test_the_standard_library(

@@ -12,6 +12,7 @@ from faults.workflows import (
     CLASSIFICATION,
     IMAGES,
     STEPS,
+    TOKEN_CLASSIFICATION,
     Changes,
     check_equal,
     prepare,
@@ -41,6 +42,7 @@ ENGINES: dict[str, Changes] = {
     "classification": {"train.global_batch_size": 8},
     # Its teacher is what it starts from.
     "distillation": {"distillation": {"teacher": "tiny", "top_k": 8}},
+    "token classification": {"train.global_batch_size": 8},
     "muon": {"train.optimizer": "muon", "train.strategy": "fsdp2"},
     "adafactor": {"train.optimizer": "adafactor", "train.learning_rate": 1e-2},
 }
@@ -52,6 +54,7 @@ SECTIONS: dict[str, Changes] = {
     "preference": PAIRS,
     "simpo": PAIRS,
     "classification": CLASSIFICATION,
+    "token classification": TOKEN_CLASSIFICATION,
 }
 
 

@@ -51,6 +51,10 @@ CLASSIFICATION: Changes = {
     },
     "runs": {"only": {"model": "reader", "dataset": "modules-of", "data": {"block_size": 64}}},
 }
+# One that reads which words are names.
+TOKEN_CLASSIFICATION: Changes = json.loads(
+    json.dumps(CLASSIFICATION).replace('"classification"', '"token-classification"')
+)
 
 
 def prepare(folder: Path, changes: Changes, sections: Changes | None = None) -> Project:

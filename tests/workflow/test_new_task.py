@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 from project import Project
-from slices import add_slice, remove_task
+from slices import add_slice, remove_tasks
 
 
 @pytest.mark.long
@@ -31,7 +31,8 @@ def test_a_task_with_rows_of_its_own_is_its_folder_its_rules_and_its_entries(
 ) -> None:
     """Without them, as before they were added, the workflow trains, and refuses their format."""
     stages = ("tokenize_labelled", "classify")
-    remove_task("classification", "labelled text", stages, fresh)
+    names = ("token_classification", "classification")
+    remove_tasks(names, "labelled text", stages, fresh)
     only = {"model": "tiny", "dataset": "modules", "train": {"launcher": "torchrun"}}
     fresh.configure(["runs"], {"only": only})
     done = fresh.snakemake("cards", "generate", "results/report.html", "--cores", "2")
@@ -43,7 +44,15 @@ def test_a_task_with_rows_of_its_own_is_its_folder_its_rules_and_its_entries(
 
 @pytest.mark.long
 def test_the_folder_of_a_task_can_be_removed(fresh: Project) -> None:
-    for name in ("classification", "images", "kto", "preference"):
+    for name in (
+        "classification",
+        "distillation",
+        "images",
+        "kto",
+        "preference",
+        "reward",
+        "token_classification",
+    ):
         shutil.rmtree(fresh.folder / "src/moray/tasks" / name)
     only = {"model": "tiny", "dataset": "modules", "train": {"launcher": "torchrun"}}
     fresh.configure(["runs"], {"only": only})

@@ -16,6 +16,7 @@ TaskName = Literal[
     "kto",
     "classification",
     "reward",
+    "token_classification",
     "images",
 ]
 FormatName = Literal[
@@ -27,6 +28,7 @@ FormatName = Literal[
     "unpaired-preference",
     "classification",
     "reward",
+    "token-classification",
     "images",
 ]
 Modality = Literal["text", "labelled text", "images"]
@@ -51,7 +53,7 @@ class Format:
         columns: the columns of a source's rows, and whether a row must have them.
         kept: the columns that a dataset keeps, those of a `Document`.
         types: the Arrow types of those that aren't text.
-        nested: the columns whose values can be messages or tools.
+        nested: the columns whose values can be lists or mappings, such as messages or words.
         classes: the columns whose values are names of classes: text or numbers.
         numbers: the columns whose values are numbers that aren't negative.
         chat: whether a row can be a conversation, which needs a chat template.
@@ -165,6 +167,14 @@ FORMATS: dict[FormatName, Format] = {
         chat=True,
         answered=True,
         task="reward",
+    ),
+    "token-classification": Format(
+        "the words of a text and the tag of each, as lists; see "
+        "[token-classification](token-classification.md)",
+        {"tokens": True, "tags": True},
+        kept=("tokens", "tags"),
+        nested=("tokens", "tags"),
+        task="token_classification",
     ),
     "images": Format(
         "an image and its label, in Parquet files or on the hub; see [images](images.md)",
@@ -339,6 +349,12 @@ TASKS: dict[TaskName, TaskFacts] = {
         has_part=True,
         data_keys=("long_documents",),
         example='"What is 2 + 2? It is 4."',
+    ),
+    "token_classification": TaskFacts(
+        "labelled text",
+        scored="texts",
+        headline="accuracy",
+        has_survey=True,
     ),
     "images": TaskFacts(
         "images",

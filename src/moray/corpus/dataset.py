@@ -24,7 +24,8 @@ _GROUP_BYTES = 4 * 2**20
 class Document(TypedDict, total=False):
     """A row: `text`; `prompt` and `completion`; `messages` with `tools`; a pair; or an image.
 
-    A text can have a label, and a second text beside it. Several labels are a list, as JSON.
+    A text can have a label, and a second text beside it. Several labels are a list, as JSON. Words
+    with their tags are two lists, as JSON: `tokens` and `tags`.
 
     A pair is `prompt`, `chosen` and `rejected` as text. If it has no `prompt`, both answers are
     whole conversations like `messages`, in which only the answers are trained on. For a reward
@@ -50,6 +51,8 @@ class Document(TypedDict, total=False):
     margin: float | None
     image: bytes
     label: Any
+    tokens: str
+    tags: str
     group: str
     place: str
 
@@ -66,6 +69,8 @@ def content(document: Document) -> str:
         return document["image"].decode("latin-1")
     if "text" in document:
         return "\0".join(filter(None, (document["text"], document.get("text_pair"))))
+    if "tokens" in document:
+        return document["tokens"]
     if "chosen" in document:
         parts = (document.get("prompt"), document["chosen"], document["rejected"])
         return "\0".join(part or "" for part in (*parts, document["tools"]))
@@ -98,6 +103,8 @@ def group_of(document: Document) -> str:
 
 def is_blank(document: Document) -> bool:
     """Whether a text has nothing to learn."""
+    if "tokens" in document:
+        return not words_of(document)
     return "text" in document and not document["text"].strip()
 
 
@@ -109,7 +116,21 @@ def plain_text(document: Document) -> str:
         return "\n".join(message["content"] or "" for message in messages_of(document))
     if "text" in document:
         return "\n".join(filter(None, (document["text"], document.get("text_pair"))))
+    if "tokens" in document:
+        return " ".join(words_of(document))
     return document.get("prompt", "") + document.get("completion", "")
+
+
+def words_of(document: Document) -> list[str]:
+    """The words of a text, parsed."""
+    words: list[str] = json.loads(document["tokens"])
+    return words
+
+
+def tags_of(document: Document) -> list[str]:
+    """The tag of each word, parsed."""
+    tags: list[str] = json.loads(document["tags"])
+    return tags
 
 
 def messages_of(document: Document) -> list[dict[str, Any]]:

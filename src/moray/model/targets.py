@@ -89,7 +89,7 @@ def lora_config(model: PreTrainedModel, settings: Adapter) -> "LoraConfig":
         lora_dropout=settings.dropout,
         use_dora=settings.use_dora,
         trainable_token_indices=dict.fromkeys(_embeddings(model), ids) if ids else None,
-        task_type="SEQ_CLS" if heads else "CAUSAL_LM",
+        task_type=_task_type(model) if heads else "CAUSAL_LM",
     )
     try:
         # What PEFT does with it later, too: then, nothing is left to convert.
@@ -322,6 +322,12 @@ def _heads(model: PreTrainedModel) -> list[str]:
             if name != body and any(True for _ in child.parameters())
         ),
     ]
+
+
+def _task_type(model: PreTrainedModel) -> str:
+    """PEFT's name for what a model with other layers than a language model's does."""
+    of_words = type(model).__name__.endswith("ForTokenClassification")
+    return "TOKEN_CLS" if of_words else "SEQ_CLS"
 
 
 def _in_heads(model: PreTrainedModel, heads: list[str]) -> list[str]:

@@ -23,6 +23,7 @@ _WITHOUT_EFFECT = {
     *(f"extras/{name}" for name in ("chat", "doctor", "importing", "memory_plan", "object_store")),
     *(f"tasks/{name}/proofs" for name in ("classification", "distillation", "images")),
     *(f"tasks/{name}/proofs" for name in ("kto", "language", "preference", "reward")),
+    "tasks/token_classification/proofs",
     *(f"train/{name}" for name in ("checks", "failures", "supervision")),
 }
 # It sums figures over workers, in a room without effect.

@@ -12,6 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     BertConfig,
     Gemma2Config,
     GPT2Config,
@@ -20,7 +21,7 @@ from transformers import (
 )
 
 from moray.config.schema.train import Adapter, Train
-from moray.config.tasks import module_of
+from moray.config.tasks import TaskName, module_of
 from moray.extras.memory_plan.demand import Demand, Setup
 from moray.model.adapter import add_adapter
 from moray.model.load import load_model
@@ -142,14 +143,29 @@ def test_a_plan_is_within_a_tenth_of_what_a_step_takes(
 
 @pytest.mark.long
 @pytest.mark.parametrize("adapter", [None, Adapter(rank=4)])
-@pytest.mark.parametrize("config", [BERT, LLAMA], ids=lambda config: config.model_type)
+@pytest.mark.parametrize(
+    ("config", "task"),
+    [
+        (BERT, "classification"),
+        (LLAMA, "classification"),
+        (BERT, "token_classification"),
+        pytest.param(LLAMA, "token_classification", marks=pytest.mark.release),
+    ],
+    ids=str,
+)
 def test_a_plan_of_labelled_texts_is_too(
-    config: PreTrainedConfig, adapter: Adapter | None, tmp_path: Path, alone: Worker
+    config: PreTrainedConfig,
+    task: TaskName,
+    adapter: Adapter | None,
+    tmp_path: Path,
+    alone: Worker,
 ) -> None:
     config.pad_token_id = 0
-    AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path)
+    of_words = task == "token_classification"
+    auto = AutoModelForTokenClassification if of_words else AutoModelForSequenceClassification
+    auto.from_config(config).save_pretrained(tmp_path)
     settings = Train(compile=False, precision="fp32", global_batch_size=4, micro_batch_size=4)
-    own = module_of("classification", "planned")
+    own = module_of(task, "planned")
     model = module_of("classification", "classifier").load(tmp_path)
     if adapter:
         add_adapter(model, adapter, seed=0)
@@ -157,7 +173,5 @@ def test_a_plan_of_labelled_texts_is_too(
     # Without any padding, transformers leaves out the mask.
     batch.mask[0, -1] = 0
     held = held_by(own.loss_module(model), [batch], settings, alone)
-    setup = Setup(
-        "models.m", tmp_path, TOKENS, settings, adapter, 1, device="cpu", task="classification"
-    )
+    setup = Setup("models.m", tmp_path, TOKENS, settings, adapter, 1, device="cpu", task=task)
     assert Demand(setup).total(4) == pytest.approx(held, rel=0.1)

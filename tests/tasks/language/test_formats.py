@@ -54,6 +54,11 @@ ROWS: list[tuple[str, dict[str, Any], Document]] = [
         chat(("system", "S"), ("user", "é"), ("assistant", "b"), tools=TOOLS),
     ),
     (
+        "token-classification",
+        {"tokens": ["é", 1815.0, "NaN"], "tags": ["B-PER", "O", "O"]},
+        Document(tokens='["é", "1815", "NaN"]', tags='["B-PER", "O", "O"]'),
+    ),
+    (
         "preference",
         {"prompt": "a\n", "chosen": " é", "rejected": " b"},
         Document(prompt="a\n", chosen=" é", rejected=" b", tools=None),
@@ -454,3 +459,11 @@ def test_what_is_no_pair_costs_one_line() -> None:
 def test_pairs_are_duplicates_only_if_all_parts_are_the_same() -> None:
     rows: list[dict[str, Any]] = [TEXT, *({**TEXT, name: "other"} for name in TEXT), SPOKEN]
     assert len({content(document(row, SHAPE)) for row in rows}) == len(rows)
+
+
+def test_words_with_tags_may_have_their_other_usual_names() -> None:
+    row = {"words": ["a"], "ner_tags": ["O"]}
+    expected = Document(tokens='["a"]', tags='["O"]')
+    assert document(row, Shape("token-classification")) == expected
+    assert document({**row, "tokens": ["b"]}, Shape("token-classification"))["tokens"] == '["b"]'
+    assert (content(expected), plain_text(expected)) == ('["a"]', "a")

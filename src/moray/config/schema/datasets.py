@@ -70,7 +70,13 @@ class PythonStdlib(Source):
 
     source: Literal["python-stdlib"] = Field(description="Selects this source.")
     format: Literal[
-        "text", "prompt-completion", "preference", "unpaired-preference", "classification", "reward"
+        "text",
+        "prompt-completion",
+        "preference",
+        "unpaired-preference",
+        "classification",
+        "reward",
+        "token-classification",
     ] = Field(
         "text",
         description="`text`: whole modules. `prompt-completion`: functions; signature and "
@@ -78,7 +84,8 @@ class PythonStdlib(Source):
         "the body is the chosen answer, that of another function of the module the rejected one. "
         "`unpaired-preference`: one of both, good or bad. "
         "`classification`: functions of modules that have 100 or more; the label is the module. "
-        "`reward`: the pairs of `preference`.",
+        "`reward`: the pairs of `preference`. `token-classification`: functions; the tags say which "
+        "words are names of functions, parameters and exceptions.",
     )
     validation_share: Fraction = Field(
         0.05, description="Share of the modules in the validation split."

@@ -55,7 +55,12 @@ _ROWS = (2, 3)
 # Of DeepSpeed's `reduce_bucket_size`: gradients on their way, in fp32.
 _BUCKET = 4 * 5 * 10**8
 # Tasks whose runs can be planned.
-PLANNED: tuple[TaskName, ...] = ("language", "classification", "reward")
+PLANNED: tuple[TaskName, ...] = (
+    "language",
+    "classification",
+    "reward",
+    "token_classification",
+)
 # Of a search for the largest micro-batch.
 MOST_ROWS = 1024
 

@@ -19,12 +19,13 @@ from moray.stages.base_model import Base
 from moray.tasks.classification.classifier import (
     built,
     config_of,
+    is_of_words,
     load_incomplete,
     names_of,
     set_labels,
 )
 from moray.tasks.classification.proofs import compare_base
-from moray.tasks.classification.survey import REGRESSION
+from moray.tasks.classification.survey import OF_WORDS, REGRESSION
 from moray.tasks.language.base_model import texts_of
 from moray.tasks.language.scratch import llama_config, train_tokenizer
 
@@ -51,9 +52,11 @@ def make(output: Path, cfg: dict[str, Any], source: Path | None, dataset: Path) 
         if method := quantization_in(output / "config.json", f"models.{output.name}"):
             raise UserError("model", f"its weights are quantized by {method}", "use plain ones")
         config = config_of(output)
-        tokenizer = _tokenizer(output)
+        tokenizer = _tokenizer(output, problem == OF_WORDS)
     own = names_of(config)
     are_own = sorted(own) == sorted(names or ["0"])
+    # Those of texts say nothing about words.
+    are_own &= is_of_words(config) == (problem == OF_WORDS)
     set_labels(config, problem, own if are_own and names else names)
     # By the padding token, a decoder finds the last token of a text.
     config.pad_token_id = tokenizer.pad_token_id
@@ -80,13 +83,27 @@ def make(output: Path, cfg: dict[str, Any], source: Path | None, dataset: Path) 
     )
 
 
-def _tokenizer(folder: Path) -> Any:
+def _tokenizer(folder: Path, of_words: bool) -> Any:
     tokenizer = AutoTokenizer.from_pretrained(folder, **LOCAL)
+    if of_words and not _takes_words(tokenizer):
+        # Else byte-level ones make other tokens of a list of words than of a text.
+        other = AutoTokenizer.from_pretrained(folder, add_prefix_space=True, **LOCAL)
+        tokenizer = other if _takes_words(other) else tokenizer
     # Language models have none.
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token or tokenizer.unk_token
     if tokenizer.pad_token is None:
         raise UserError("model", "its tokenizer has no token to pad texts with", "add a pad_token")
     return tokenizer
+
+
+def _takes_words(tokenizer: Any) -> bool:
+    """Whether a tokenizer makes the same tokens of a list of words as of a text."""
+    words = ["one", "two"]
+    of_words: bool = (
+        tokenizer(words, is_split_into_words=True)["input_ids"]
+        == (tokenizer(" ".join(words))["input_ids"])
+    )
+    return of_words
 
 
 def _with_head(folder: Path, config: Any, are_own: bool) -> tuple[PreTrainedModel, bool]:

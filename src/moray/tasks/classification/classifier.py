@@ -1,17 +1,23 @@
-"""Models that tell the classes of texts apart, or predict a number of each."""
+"""Models that tell the classes of texts or of their words apart, or predict a number of a text."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForSequenceClassification, PreTrainedModel
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    PreTrainedModel,
+)
 
 from moray.model import classifiers
 from moray.model.folder import whole_model_and_adapters
 from moray.model.load import convert
+from moray.tasks.classification.survey import OF_WORDS
 
 _WHAT = "texts"
+_ARCHITECTURE = "ForTokenClassification"
 
 
 def load(
@@ -42,8 +48,19 @@ def load_incomplete(
     folder: Path, config: Any, dtype: torch.dtype
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """See `classifiers.load_incomplete`."""
-    auto = AutoModelForSequenceClassification
+    auto = _auto(config_of(folder) if config is None else config)
     return classifiers.load_incomplete(auto, folder, dtype, _WHAT, config)
+
+
+def is_of_words(config: Any) -> bool:
+    """Whether a model tells the classes of words apart."""
+    return any(name.endswith(_ARCHITECTURE) for name in config.architectures or ())
+
+
+def _auto(config: Any) -> Any:
+    """The class of transformers by which a model is loaded."""
+    of_words = is_of_words(config)
+    return AutoModelForTokenClassification if of_words else AutoModelForSequenceClassification
 
 
 def empty(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
@@ -55,7 +72,7 @@ def empty(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
 
 def built(config: Any, folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """See `classifiers.built`."""
-    return classifiers.built(AutoModelForSequenceClassification, config, folder, dtype, _WHAT)
+    return classifiers.built(_auto(config), config, folder, dtype, _WHAT)
 
 
 def config_of(folder: Path) -> Any:
@@ -70,7 +87,11 @@ def names_of(config: Any) -> list[str]:
 
 def set_labels(config: Any, problem_type: str, names: Sequence[str]) -> None:
     """Write a problem into a model's config, and the names of its classes in their order."""
-    config.problem_type = problem_type
+    if problem_type == OF_WORDS:
+        # Its name is none that transformers has for a loss.
+        config.architectures = [_ARCHITECTURE]
+    else:
+        config.problem_type = problem_type
     if names:
         for key, value in classifiers.labels(names).items():
             setattr(config, key, value)

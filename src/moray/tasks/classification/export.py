@@ -20,7 +20,7 @@ from moray.model.folder import (
 )
 from moray.model.load import convert
 from moray.stages.export import ExportedModel
-from moray.tasks.classification.classifier import load, names_of
+from moray.tasks.classification.classifier import is_of_words, load, names_of
 from moray.tasks.classification.survey import REGRESSION
 from moray.train.checkpoint.load import trained_model
 
@@ -68,10 +68,11 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
     says = f"Its classes: {shown}."
     if is_number:
         says = "It gives a text a reward." if is_reward else "It predicts a number."
-    unit = "per pair" if is_reward else "per text"
+    of_words = is_of_words(config)
+    unit = "per pair" if is_reward else "per word" if of_words else "per text"
     return ExportedModel(
         unit=unit if is_number else f"nats {unit}",
-        pipeline="text-classification",
+        pipeline="token-classification" if of_words else "text-classification",
         facts=facts,
         library="peft" if alone else "transformers",
         more=f" {says}{_ALONE.format(start=cfg['start']) if alone else ''}",

@@ -11,7 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+)
 
 from moray.proofs.budget import TOO_LARGE, num_rows_affordable
 from moray.proofs.comparison import Comparison, transformers_version
@@ -22,19 +26,24 @@ TOKENS = 256
 """A text takes a model about as much as so many tokens take a language model."""
 
 
-def load(folder: Path) -> Any:
-    """A model or an adapter on its base, as a user would load it, in fp32 and evaluation mode."""
+def load(folder: Path, of_words: bool = False) -> Any:
+    """A model or an adapter on its base, as a user would load it, in fp32 and evaluation mode.
+
+    Args:
+        of_words: whether it tells apart words, not texts.
+    """
     manifest = folder / "manifest.json"
     if not (folder / "config.json").is_file() and manifest.is_file():
         # Takes over a second to import.
         from peft import PeftModel
 
         base = folder.absolute() / json.loads(manifest.read_text())["base"]["path"]
-        whole: Any = PeftModel.from_pretrained(load(Path(os.path.normpath(base))), str(folder))
+        whole: Any = PeftModel.from_pretrained(
+            load(Path(os.path.normpath(base)), of_words), str(folder)
+        )
         return whole.merge_and_unload().eval()
-    return AutoModelForSequenceClassification.from_pretrained(
-        folder, dtype=torch.float32, **_LOCAL
-    ).eval()
+    auto = AutoModelForTokenClassification if of_words else AutoModelForSequenceClassification
+    return auto.from_pretrained(folder, dtype=torch.float32, **_LOCAL).eval()
 
 
 def losses(
@@ -47,13 +56,7 @@ def losses(
     """
     found = []
     for row in rows[rows["length"] > 0]:
-        length = int(row["length"])
-        inputs = {"input_ids": row["tokens"][:length].astype(np.int64)}
-        if "types" in (row.dtype.names or ()):
-            inputs["token_type_ids"] = row["types"][:length].astype(np.int64)
-        tensors = {
-            key: torch.from_numpy(value[None]).to(model.device) for key, value in inputs.items()
-        }
+        tensors = inputs_of(row, model.device)
         label = torch.from_numpy(np.array(row["label"])[None])
         label = (label if label.is_floating_point() else label.long()).to(model.device)
         if weights is not None and label.is_floating_point():
@@ -67,6 +70,15 @@ def losses(
     return found
 
 
+def inputs_of(row: np.void, device: torch.device) -> dict[str, Tensor]:
+    """What a model gets of a stored text, without padding."""
+    length = int(row["length"])
+    inputs = {"input_ids": row["tokens"][:length].astype(np.int64)}
+    if "types" in (row.dtype.names or ()):
+        inputs["token_type_ids"] = row["types"][:length].astype(np.int64)
+    return {key: torch.from_numpy(value[None]).to(device) for key, value in inputs.items()}
+
+
 def mean_loss(folder: Path, rows: NDArray[np.void], device: torch.device) -> float:
     """The mean loss of stored texts with the model in a folder."""
     with torch.no_grad():
@@ -77,6 +89,11 @@ def figures_of(model: Any, rows: NDArray[np.void], weights: Any, gradient: bool)
     """The mean loss of stored texts, and the norm of its gradient by all weights."""
     with torch.set_grad_enabled(gradient):
         loss = torch.stack(losses(model, rows, weights)).mean()
+    return with_norm(model, loss, gradient)
+
+
+def with_norm(model: Any, loss: Tensor, gradient: bool) -> Figures:
+    """A loss, and the norm of its gradient by all weights."""
     if not gradient:
         return Figures(loss.item())
     torch.autograd.backward(loss)
@@ -98,7 +115,8 @@ def compare_base(
     if num_rows_affordable(folder, seconds, TOKENS, num_models=3) < 1:
         yield Comparison("logits of a text", skipped=TOO_LARGE)
         return
-    read, own, version = load(folder), model.state_dict(), transformers_version()
+    of_words = type(model).__name__.endswith("ForTokenClassification")
+    read, own, version = load(folder, of_words), model.state_dict(), transformers_version()
     equal = _num_equal(own, read.state_dict())
     yield Comparison("weights that are read back as they were", len(own), equal, version)
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
@@ -107,7 +125,7 @@ def compare_base(
         here, there = (float(one(**tokens).logits[0].sum()) for one in (model, read))
     yield Comparison("sum of the logits of a text", here, there, version, 1, 1e-4)
     if source is not None:
-        before = load(source).base_model.state_dict()
+        before = load(source, of_words).base_model.state_dict()
         body = model.base_model.state_dict()
         # Where the source is a language model, that is random.
         body = {name: value for name, value in body.items() if "pooler" not in name}

@@ -57,7 +57,7 @@ def _single(answers: Array, labels: Array) -> Scorer:
         )
         found = {
             "accuracy": float(hits.sum() / counts.sum()),
-            **_f1(hits, truly, predicted),
+            **mean_f1(hits, truly, predicted),
             "matthews_correlation": _matthews(hits, truly, predicted),
         }
         return found | ({"auroc": rank(counts)} if rank else {})
@@ -71,11 +71,11 @@ def _multi(answers: Array, labels: Array) -> Scorer:
 
     def figures(counts: Array) -> dict[str, float]:
         hits, truly, predicted = (counts @ one for one in (truth & said, truth, said))
-        micro = _ratio(2 * hits.sum(), truly.sum() + predicted.sum())
+        micro = ratio(2 * hits.sum(), truly.sum() + predicted.sum())
         return {
             "accuracy": float(right @ counts / counts.sum()),
             "f1_micro": float(micro),
-            **_f1(hits, truly, predicted),
+            **mean_f1(hits, truly, predicted),
         }
 
     return figures
@@ -86,7 +86,7 @@ def f1_of_labels(answers: Array, labels: Array, names: Sequence[str]) -> Scorer:
     truth, said = labels > 0, answers > 0
 
     def figures(counts: Array) -> dict[str, float]:
-        each = _ratio(2 * (counts @ (truth & said)), counts @ truth + counts @ said)
+        each = ratio(2 * (counts @ (truth & said)), counts @ truth + counts @ said)
         return dict(zip(names, each.tolist(), strict=True))
 
     return figures
@@ -106,11 +106,11 @@ def _regression(answers: Array, labels: Array) -> Scorer:
     return figures
 
 
-def _f1(hits: Array, truly: Array, predicted: Array) -> dict[str, float]:
+def mean_f1(hits: Array, truly: Array, predicted: Array) -> dict[str, float]:
     """The mean F1 of the classes that occur, and that weighted by their texts."""
-    each = _ratio(2 * hits, truly + predicted)
+    each = ratio(2 * hits, truly + predicted)
     occurs = truly + predicted > 0
-    weighted = _ratio(each @ truly, truly.sum())
+    weighted = ratio(each @ truly, truly.sum())
     return {
         "f1_macro": float(each[occurs].mean()) if occurs.any() else 0.0,
         "f1_weighted": float(weighted),
@@ -126,7 +126,7 @@ def _matthews(hits: Array, truly: Array, predicted: Array) -> float:
     count = truly.sum()
     over = hits.sum() * count - truly @ predicted
     below = (count**2 - predicted @ predicted) * (count**2 - truly @ truly)
-    return float(_ratio(over, np.sqrt(below)))
+    return float(ratio(over, np.sqrt(below)))
 
 
 def _mean_ranks(places: Array, counts: Array) -> Array:
@@ -140,10 +140,10 @@ def _pearson(first: Array, second: Array, counts: Array) -> float:
     """Pearson's correlation; 0 if one of them is constant, since nothing goes with it."""
     a, b = (values - values @ counts / counts.sum() for values in (first, second))
     below = np.sqrt((a * a) @ counts * ((b * b) @ counts))
-    return float(_ratio((a * b) @ counts, below if below > 1e-12 else 0.0))
+    return float(ratio((a * b) @ counts, below if below > 1e-12 else 0.0))
 
 
-def _ratio(over: Any, below: Any) -> Any:
+def ratio(over: Any, below: Any) -> Any:
     """A ratio, 0 where there is nothing to divide by."""
     over, below = np.asarray(over, np.float64), np.asarray(below, np.float64)
     return np.divide(over, below, out=np.zeros_like(over), where=below > 0)

@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any
 
 from moray.config.schema.datasets import Dataset, ProblemType
@@ -14,6 +14,8 @@ from moray.errors import UserError
 SINGLE: ProblemType = "single_label_classification"
 MULTI: ProblemType = "multi_label_classification"
 REGRESSION: ProblemType = "regression"
+OF_WORDS = "token_classification"
+"""The problem of a dataset whose words have a class each."""
 # More are hardly classes, and each is kept in memory.
 _MOST_CLASSES = 10_000
 _SHOWN = 5
@@ -106,15 +108,7 @@ class LabelSurvey:
         names = self._names
         if len(names) > _MOST_CLASSES:
             raise self._misfit(f"got {problem}, but there are more than {_MOST_CLASSES:,} labels")
-        if len(names) < 2:
-            raise UserError(self._path, f"got one class, {', '.join(names)}", "add another")
-        if unseen := [name for name in names if name not in self._trained]:
-            raise UserError(
-                self._path,
-                f"{len(unseen)} of {len(names)} labels are in no row to train on, only in held-out "
-                f"ones: {', '.join(unseen[:_SHOWN])}{', …' if len(unseen) > _SHOWN else ''}",
-                "add rows that have them, remove those rows, or give a file for test",
-            )
+        check_trained(names, self._trained, self._path, "labels")
         return {"problem_type": problem, "label_names": names}
 
     def _misfit(self, problem: str) -> UserError:
@@ -132,10 +126,7 @@ class LabelSurvey:
     @property
     def _names(self) -> list[str]:
         """The names of all classes: numbers by size, words by the alphabet."""
-        names = {**self._trained, **self._held_out}
-        if any(_number(name) is None for name in names):
-            return sorted(names)
-        return sorted(names, key=lambda name: (float(name), name))
+        return in_order({**self._trained, **self._held_out})
 
     @property
     def summary(self) -> str:
@@ -144,11 +135,46 @@ class LabelSurvey:
         return f"texts of {len(self._names):,} classes ({self.problem_type})"
 
     def lines(self, dataset: str) -> Iterator[str]:
-        for names in similar_names(self._names if self.problem_type != REGRESSION else ()):
-            yield (
-                f"warning: dataset {dataset}: {' and '.join(map(ascii, names))} are labels of "
-                "their own, and differ only in case, white space or Unicode form"
-            )
+        names = self._names if self.problem_type != REGRESSION else ()
+        yield from lines_about_similar(names, dataset)
+
+
+def check_trained(names: Sequence[str], trained: Container[str], path: str, what: str) -> None:
+    """Check that there are several classes, all of them in rows to train on.
+
+    Args:
+        path: of the dataset in the config.
+        what: a word for the classes, plural.
+
+    Raises:
+        UserError: if not.
+    """
+    if len(names) < 2:
+        raise UserError(path, f"got one class, {', '.join(names)}", "add another")
+    if unseen := [name for name in names if name not in trained]:
+        raise UserError(
+            path,
+            f"{len(unseen)} of {len(names)} {what} are in no row to train on, only in held-out "
+            f"ones: {', '.join(unseen[:_SHOWN])}{', …' if len(unseen) > _SHOWN else ''}",
+            "add rows that have them, remove those rows, or give a file for test",
+        )
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Names of classes in their order: numbers by size, words by the alphabet."""
+    names = [*names]
+    if any(_number(name) is None for name in names):
+        return sorted(names)
+    return sorted(names, key=lambda name: (float(name), name))
+
+
+def lines_about_similar(names: Iterable[str], dataset: str) -> Iterator[str]:
+    """Lines about names of a dataset's classes that may be meant to be one."""
+    for some in similar_names(names):
+        yield (
+            f"warning: dataset {dataset}: {' and '.join(map(ascii, some))} are labels of "
+            "their own, and differ only in case, white space or Unicode form"
+        )
 
 
 def names_in(label: str) -> list[str] | None:

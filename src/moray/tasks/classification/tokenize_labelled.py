@@ -32,7 +32,7 @@ def tokenize_labelled(dataset: Path, model: Path, output: Path, cfg: dict[str, A
     tokenizer, config = AutoTokenizer.from_pretrained(model, **LOCAL), config_of(model)
     problem, size = config.problem_type, cfg["block_size"]
     names = [] if problem == REGRESSION else names_of(config)
-    check_length(size, tokenizer, config)
+    check_size(size, tokenizer, config)
     shapes = {SINGLE: ("<u4", ()), MULTI: ("<f4", (len(names),)), REGRESSION: ("<f4", ())}
     fields: list[Any] = [("tokens", "<u4", (size,)), ("length", "<u4"), ("label", *shapes[problem])]
     if "token_type_ids" in tokenizer.model_input_names:
@@ -63,7 +63,7 @@ def tokenize_labelled(dataset: Path, model: Path, output: Path, cfg: dict[str, A
     say(f"tokens {output.name}: {rows:,} texts of {of}, {cut:,} of them cut to {size} tokens")
 
 
-def check_length(size: int, tokenizer: Any, config: Any) -> None:
+def check_size(size: int, tokenizer: Any, config: Any) -> None:
     """Refuse more tokens of a text than the tokenizer and the model's positions have.
 
     Raises:

@@ -18,6 +18,8 @@ from moray.tasks.language.conversation import DefaultSystem, conversation, divid
 _ANSWERS = ("chosen", "rejected")
 # Characters that spreadsheets put between values besides commas.
 _SEPARATORS = (";", "\t", "|")
+# Other usual names of columns, of rows that don't have these.
+_ALSO = {"tokens": "words", "tags": "ner_tags"}
 _LIST_NAMES = "list the names of a text's labels; of zeros and ones, those that are one"
 _FILL_IN = "fill it in, remove the row, or set bad_rows: drop"
 
@@ -105,6 +107,8 @@ def _document(row: Mapping[str, Any], shape: Shape) -> Document:
             margin = values.pop("margin")
             document = pair(**values, default_system=shape.system, remarks=shape.remarks)
             return Document(**document, margin=margin)
+        case "token-classification":
+            return tagged(**values)
         case "prompt-completion" if not values["completion"].strip():
             raise RowError("got an empty completion, expected text", _FILL_IN)
         case _:
@@ -153,6 +157,8 @@ def _replaced_columns(completes: bool) -> tuple[str, ...]:
 def _column(row: Mapping[str, Any], name: str, shape: Shape) -> str:
     if name in shape.columns:
         return shape.columns[name]
+    if name not in row and (also := _ALSO.get(name)) in row:
+        return str(also)
     # ShareGPT's name for messages; for those of a prompt, in LLaMA-Factory's datasets of pairs.
     messages = "prompt" if "chosen" in FORMATS[shape.format].columns else "messages"
     sharegpt = name == messages and name not in row and "conversations" in row
@@ -223,6 +229,33 @@ def _number(value: Any, column: str) -> float | None:
             "fix it, remove the row, or set bad_rows: drop",
         )
     return number
+
+
+def tagged(tokens: Any, tags: Any) -> Document:
+    """Make the document of words and their tags, each a list.
+
+    Raises:
+        RowError: if there isn't a tag for each word, or a word or a tag is nothing.
+    """
+    for name, value in (("tokens", tokens), ("tags", tags)):
+        if not isinstance(value, list):
+            raise RowError(
+                f"got {type(value).__name__} for {name}, expected a list with an entry a word",
+                "write lists, in JSON Lines or Parquet",
+            )
+    if len(tokens) != len(tags):
+        raise RowError(
+            f"got {len(tokens)} words and {len(tags)} tags, expected a tag for each word",
+            "fix the row, remove it, or set bad_rows: drop",
+        )
+    words, names = [*map(spelling_of, tokens)], [*map(_label, tags)]
+    for what, entries in (("word", words), ("tag", names)):
+        empty = [number for number, entry in enumerate(entries, 1) if not (entry or "").strip()]
+        if empty:
+            raise RowError(f"got nothing as {what} {empty[0]} of {len(entries)}", _FILL_IN)
+    return Document(
+        tokens=json.dumps(words, ensure_ascii=False), tags=json.dumps(names, ensure_ascii=False)
+    )
 
 
 def _check_text(value: Any, column: str) -> None:

@@ -29,7 +29,7 @@ from moray.provenance.manifest import atomic_folder, write_manifest
 from moray.rows.store import Record, Rows, RowsWriter, describe, write_groups
 from moray.tasks.classification.classifier import config_of
 from moray.tasks.classification.survey import REGRESSION
-from moray.tasks.classification.tokenize_labelled import check_length
+from moray.tasks.classification.tokenize_labelled import check_size
 from moray.tasks.language.chat import ChatTemplate
 
 Pair = tuple[list[int], list[int]]
@@ -45,7 +45,7 @@ def tokenize_labelled(dataset: Path, model: Path, output: Path, cfg: dict[str, A
     """
     tokenizer, config = AutoTokenizer.from_pretrained(model, **LOCAL), config_of(model)
     size = cfg["block_size"]
-    check_length(size, tokenizer, config)
+    check_size(size, tokenizer, config)
     if config.problem_type != REGRESSION:
         what = f"got a model for {config.problem_type}, expected one for a reward"
         raise UserError("model", what, f"set classes_of of the model to {dataset.name}")

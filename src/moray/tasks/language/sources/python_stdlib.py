@@ -13,6 +13,7 @@ from pathlib import Path
 from moray.config.schema.datasets import PythonStdlib
 from moray.corpus.dataset import Document
 from moray.corpus.sources import OpenSource
+from moray.tasks.language.sources.python_names import tagged
 
 # Not library code: tests, bundled wheels and generated tables.
 _LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
@@ -31,6 +32,7 @@ def open_source(
         "unpaired-preference": judged,
         "classification": labelled,
         "reward": pairs,
+        "token-classification": tagged_words,
     }
     documents = list(makers[section.format]())
     return OpenSource(
@@ -112,6 +114,11 @@ def labelled() -> Iterator[Document]:
     for name, texts in of_module.items():
         if len(texts) >= _MANY_FUNCTIONS:
             yield from (Document(text=text, label=name) for text in texts)
+
+
+def tagged_words() -> Iterator[Document]:
+    """Yield the words of each documented function, with a tag for those that name something."""
+    return tagged(functions())
 
 
 def _functions_of(source: str) -> Iterator[Document]:

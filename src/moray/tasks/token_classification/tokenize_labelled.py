@@ -1,0 +1,186 @@
+"""Tokenise a dataset of words with tags once: a row is one text, cut to `data.block_size`.
+
+A text is its words with spaces between them, as a pipeline gets it. The tag of a word is that of
+its first token. A row has the field `labels`: for such tokens the number of the tag, from 1; zeros
+are other tokens, and padding. Words without a token in their row, cut or empty to the tokenizer,
+have no label. The file `test.tags` has the tags of all words to test on, a zero behind each text.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from transformers import AutoTokenizer
+
+from moray.console import progress, say
+from moray.corpus.dataset import (
+    SPLITS,
+    Document,
+    group_of,
+    read_documents,
+    tags_of,
+    words_of,
+)
+from moray.errors import UserError
+from moray.model.folder import LOCAL
+from moray.provenance.manifest import atomic_folder, write_manifest
+from moray.rows.store import Record, RowsWriter, describe, write_groups
+from moray.tasks.classification.classifier import config_of, names_of
+from moray.tasks.classification.survey import OF_WORDS
+from moray.tasks.classification.tokenize_labelled import check_size
+
+_TEST_TAGS = "test.tags"
+_SHOWN = 3
+
+
+def tokenize_labelled(dataset: Path, model: Path, output: Path, cfg: dict[str, Any]) -> None:
+    """Write the store of a dataset's three splits, and its manifest.
+
+    Raises:
+        UserError: if a word has a tag that the model doesn't have, rows are too long for it, or its
+            tokenizer doesn't say which words its tokens are of.
+    """
+    tokenizer, config = AutoTokenizer.from_pretrained(model, **LOCAL), config_of(model)
+    size, names = cfg["block_size"], names_of(config)
+    check_size(size, tokenizer, config)
+    if not tokenizer.is_fast:
+        what = f"its tokenizer ({type(tokenizer).__name__}) doesn't say where tokens are in a text"
+        raise UserError(f"models.{model.name}", what, "use one with a tokenizer.json")
+    fields: list[Any] = [("tokens", "<u4", (size,)), ("length", "<u4"), ("labels", "<u2", (size,))]
+    if "token_type_ids" in tokenizer.model_input_names:
+        fields.insert(1, ("types", "u1", (size,)))
+    record = np.dtype(fields)
+    with atomic_folder(output):
+        encoder = _Encoder(tokenizer, names, record, dataset.name)
+        facts = {split: encoder.write(dataset / f"{split}.parquet", output) for split in SPLITS}
+        held_out = chain.from_iterable(read_documents(dataset / "test.parquet"))
+        write_groups(output, "test", map(group_of, held_out))
+        write_manifest(
+            output,
+            task="token_classification",
+            record=describe(record),
+            problem_type=OF_WORDS,
+            label_names=names,
+            # What a model knows that reads nothing: how many words have each tag.
+            prior=encoder.prior.tolist(),
+            block_size=size,
+            recipe=cfg,
+            splits=facts,
+        )
+    keys = ("rows", "cut_documents", "cut_words")
+    rows, cut, words = (sum(one[key] for one in facts.values()) for key in keys)
+    lost = (
+        f", {cut:,} of them cut to {size} tokens, which {words:,} words are behind" if cut else ""
+    )
+    say(f"tokens {output.name}: {rows:,} texts with words of {len(names)} tags{lost}")
+    if unread := encoder.unread:
+        shown = ", ".join(map(ascii, [*unread][:_SHOWN]))
+        say(
+            f"warning: tokens {output.name}: {unread.total():,} words are nothing to the "
+            f"tokenizer, such as {shown}; they aren't trained on, and are scored as if tagged O"
+        )
+
+
+class _Encoder:
+    """Writes the rows of splits.
+
+    Attributes:
+        unread: how often there were words that the tokenizer makes no token of.
+        prior: how many words to train on have each tag.
+    """
+
+    def __init__(self, tokenizer: Any, names: Sequence[str], record: Record, dataset: str) -> None:
+        self.unread = Counter[str]()
+        self.prior = np.zeros(len(names), np.int64)
+        self._tokenizer, self._record, self._dataset = tokenizer, record, dataset
+        self._numbers = {name: number for number, name in enumerate(names, 1)}
+
+    def write(self, file: Path, output: Path) -> dict[str, Any]:
+        """Write a split; returns its facts."""
+        cut_documents = cut_words = 0
+        with RowsWriter(output, file.stem) as writer:
+            tags_file = writer.open(_TEST_TAGS) if file.stem == "test" else None
+            for documents in progress(read_documents(file), f"tokenize {output.name}", "window"):
+                rows = np.zeros(len(documents), self._record)
+                rows["tokens"] = self._tokenizer.pad_token_id
+                for number, document in enumerate(documents):
+                    tags, firsts, cut = self._fill(rows[number : number + 1], document)
+                    if file.stem == "train":
+                        self.prior += np.bincount(tags - 1, minlength=len(self.prior))
+                    cut_documents += bool(cut)
+                    cut_words += cut
+                    if tags_file:
+                        signed = np.append(np.where(firsts < 0, -tags, tags), 0)
+                        tags_file.write(signed.astype("<i4").tobytes())
+                writer.add(rows, weight=int(np.count_nonzero(rows["labels"])))
+            facts = writer.facts()
+        return {**facts, "cut_documents": cut_documents, "cut_words": cut_words}
+
+    def _fill(
+        self, row: NDArray[np.void], document: Document
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+        """Write a text into a row, shape (1,).
+
+        Returns:
+            The number of each word's tag, from 1; the position of its first token, or -1; and how
+            many words the row was cut before.
+        """
+        words, size = words_of(document), self._record["tokens"].shape[0]
+        text = " ".join(words)
+        found = self._tokenizer(text, truncation=True, max_length=size, return_offsets_mapping=True)
+        tokens, tags = found["input_ids"], self._tags(document)
+        row["tokens"][0, : len(tokens)], row["length"] = tokens, len(tokens)
+        if "types" in (row.dtype.names or ()):
+            row["types"][0, : len(tokens)] = found["token_type_ids"]
+        firsts = first_tokens(words, found["offset_mapping"], found.sequence_ids(0))
+        there = firsts >= 0
+        row["labels"][0, firsts[there]] = tags[there]
+        whole = len(tokens) < size or len(tokens) == len(
+            self._tokenizer(text, verbose=False)["input_ids"]
+        )
+        inside = np.ones(len(words), bool)
+        if not whole:
+            # Which side is cut is a setting of the tokenizer.
+            places = np.flatnonzero(there)
+            inside[:] = False
+            inside[places.min(initial=len(words)) : places.max(initial=-1) + 1] = True
+        self.unread.update(words[place] for place in np.flatnonzero(inside & ~there))
+        return tags, firsts, int((~inside).sum())
+
+    def _tags(self, document: Document) -> NDArray[np.int64]:
+        names = tags_of(document)
+        if others := [name for name in names if name not in self._numbers]:
+            what = f"got tag {others[0]}, which isn't a class of the model"
+            raise UserError(f"datasets.{self._dataset}", what, "set classes_of of the model to it")
+        return np.array([self._numbers[name] for name in names], np.int64)
+
+
+def first_tokens(
+    words: Sequence[str], offsets: Sequence[tuple[int, int]], sequences: Sequence[int | None]
+) -> NDArray[np.int64]:
+    """The position of the first token of each word, or -1 if it has none.
+
+    Args:
+        offsets: where each token is in the words with spaces between them.
+        sequences: None for tokens that the tokenizer adds to a text.
+    """
+    # The space before a word belongs to it, as many tokenizers have it.
+    begins = np.cumsum([0, *(len(word) + 1 for word in words)])[:-1] - 1
+    own = np.array([number is not None for number in sequences], bool)
+    positions = np.flatnonzero(own)
+    starts = np.array([start for start, _ in offsets], np.int64)[own]
+    found = np.full(len(words), -1, np.int64)
+    # Backwards, so that the first one stays.
+    found[(np.searchsorted(begins, starts, "right") - 1)[::-1]] = positions[::-1]
+    return found
+
+
+def read_tags(store: Path) -> list[NDArray[np.int64]]:
+    """The tags of each test text, from 1; negative of words without a token in its row."""
+    tags = np.fromfile(store / _TEST_TAGS, "<i4").astype(np.int64)
+    parts = np.split(tags, np.flatnonzero(tags == 0) + 1)[:-1]
+    return [part[:-1] for part in parts]

@@ -1,0 +1,24 @@
+"""One run on words with tags, whoever computes it."""
+
+from pathlib import Path
+
+import pytest
+from classified import DECODERS, ENCODERS
+from engines import check_two_workers
+from jobs import job_maker
+from tagged import prepare, sentences
+
+from moray.config.schema.train import Adapter
+from moray.workers.entry import Worker
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["BERT", pytest.param("Llama", marks=pytest.mark.release)])
+def test_two_workers_have_the_losses_of_one_and_a_resumed_run_the_same_bits(
+    name: str, alone: Worker, tmp_path: Path
+) -> None:
+    """Under DDP and FSDP2, with an adapter and without."""
+    small = prepare(tmp_path / "small", sentences(90), (ENCODERS | DECODERS)[name]())
+    make = job_maker(small, tmp_path, "labelled")
+    adapters = (None, Adapter(rank=4))
+    check_two_workers(make, alone, tmp_path, rel=1e-5, adapters=adapters, micro_batch_size=2)
