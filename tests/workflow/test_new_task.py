@@ -31,7 +31,7 @@ def test_a_task_with_rows_of_its_own_is_its_folder_its_rules_and_its_entries(
 ) -> None:
     """Without them, as before they were added, the workflow trains, and refuses their format."""
     stages = ("tokenize_labelled", "classify")
-    names = ("token_classification", "classification")
+    names = ("reward", "token_classification", "classification")
     remove_tasks(names, "labelled text", stages, fresh)
     only = {"model": "tiny", "dataset": "modules", "train": {"launcher": "torchrun"}}
     fresh.configure(["runs"], {"only": only})
