@@ -32,6 +32,12 @@ datasets:
     format: preference
     test_share: 0.2
     validation_share: 0.1
+  answers:
+    source: files
+    path: data/answers.jsonl
+    format: unpaired-preference
+    test_share: 0.2
+    validation_share: 0.1
 models:
   tiny:
     source: scratch
@@ -95,7 +101,12 @@ class Project:
             for row in islice(pairs(), 80)
             if (chosen := row["chosen"][:40]) != (rejected := row["rejected"][:30])
         ]
-        files = {"modules": texts, "functions": answered, "pairs": preferred}
+        judged = [
+            {"prompt": row["prompt"], "completion": row[kind], "label": kind == "chosen"}
+            for number, row in enumerate(preferred)
+            for kind in [("chosen", "rejected")[number % 2]]
+        ]
+        files = {"modules": texts, "functions": answered, "pairs": preferred, "answers": judged}
         for name, lines in files.items():
             (data / f"{name}.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
         return project

@@ -37,6 +37,7 @@ ENGINES: dict[str, Changes] = {
     "stream": {"data.loader": "stream", "ray.resources_per_worker": {"CPU": 0.5}},
     "mixture": {},
     "preference": {},
+    "kto": {"kto": {"undesirable_weight": 1.2}, "train.strategy": "fsdp2"},
     "simpo": {"preference": {"loss": "simpo", "beta": 2.0}},
     "classification": {"train.global_batch_size": 8},
     "muon": {"train.optimizer": "muon", "train.strategy": "fsdp2"},
@@ -49,6 +50,7 @@ SECTIONS: dict[str, Changes] = {
     "mixture": {"runs": {"only": {"model": "tiny", "dataset": {"functions": 0.7, "modules": 0.3}}}},
     "preference": PAIRS,
     "simpo": PAIRS,
+    "kto": {"runs": {"only": {"model": "tiny", "dataset": "answers"}}},
     "classification": CLASSIFICATION,
 }
 
