@@ -7,8 +7,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -101,12 +102,17 @@ class Project:
             for row in islice(pairs(), 80)
             if (chosen := row["chosen"][:40]) != (rejected := row["rejected"][:30])
         ]
+        kinds = zip(preferred, cycle(("chosen", "rejected")), strict=False)
         judged = [
             {"prompt": row["prompt"], "completion": row[kind], "label": kind == "chosen"}
-            for number, row in enumerate(preferred)
-            for kind in [("chosen", "rejected")[number % 2]]
+            for row, kind in kinds
         ]
-        files = {"modules": texts, "functions": answered, "pairs": preferred, "answers": judged}
+        files: dict[str, list[Any]] = {
+            "modules": texts,
+            "functions": answered,
+            "pairs": preferred,
+            "answers": judged,
+        }
         for name, lines in files.items():
             (data / f"{name}.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
         return project
