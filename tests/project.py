@@ -7,8 +7,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -30,6 +31,12 @@ datasets:
     source: files
     path: data/pairs.jsonl
     format: preference
+    test_share: 0.2
+    validation_share: 0.1
+  answers:
+    source: files
+    path: data/answers.jsonl
+    format: unpaired-preference
     test_share: 0.2
     validation_share: 0.1
 models:
@@ -95,7 +102,17 @@ class Project:
             for row in islice(pairs(), 80)
             if (chosen := row["chosen"][:40]) != (rejected := row["rejected"][:30])
         ]
-        files = {"modules": texts, "functions": answered, "pairs": preferred}
+        kinds = zip(preferred, cycle(("chosen", "rejected")), strict=False)
+        judged = [
+            {"prompt": row["prompt"], "completion": row[kind], "label": kind == "chosen"}
+            for row, kind in kinds
+        ]
+        files: dict[str, list[Any]] = {
+            "modules": texts,
+            "functions": answered,
+            "pairs": preferred,
+            "answers": judged,
+        }
         for name, lines in files.items():
             (data / f"{name}.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
         return project

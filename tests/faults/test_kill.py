@@ -38,6 +38,7 @@ ENGINES: dict[str, Changes] = {
     "stream": {"data.loader": "stream", "ray.resources_per_worker": {"CPU": 0.5}},
     "mixture": {},
     "preference": {},
+    "kto": {"kto": {"undesirable_weight": 1.2}, "train.strategy": "fsdp2"},
     "simpo": {"preference": {"loss": "simpo", "beta": 2.0}},
     "classification": {"train.global_batch_size": 8},
     # Its teacher is what it starts from.
@@ -53,6 +54,7 @@ SECTIONS: dict[str, Changes] = {
     "mixture": {"runs": {"only": {"model": "tiny", "dataset": {"functions": 0.7, "modules": 0.3}}}},
     "preference": PAIRS,
     "simpo": PAIRS,
+    "kto": {"runs": {"only": {"model": "tiny", "dataset": "answers"}}},
     "classification": CLASSIFICATION,
     "token classification": TOKEN_CLASSIFICATION,
 }

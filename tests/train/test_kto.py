@@ -1,13 +1,13 @@
 """Runs on good and bad answers: an independent computation's losses, under engines and layouts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from checkpoints import check_resumption
-from engines import LORA, check_losses, jobs_of, losses_alone, workers_of
+from engines import LORA, ON_TWO, check_losses, jobs_of, losses_alone, workers_of
 from fleet import losses, train_all
 from jobs import Make, job_maker
 from plain import kto_losses_one_by_one
@@ -89,23 +89,24 @@ def alone_losses(make_job: Callable[..., Make], alone: Worker) -> dict[str, list
 
 
 @pytest.mark.parametrize(
-    ("launcher", "layouts"),
+    ("launcher", "layouts", "engines"),
     [
-        pytest.param("torchrun", ("2 x 4 x 2",), marks=pytest.mark.long),
-        pytest.param("torchrun", ("1 x 16",), marks=pytest.mark.release),
-        pytest.param("torchrun", ("2 x 8", LORA), marks=pytest.mark.release),
-        pytest.param("torchrun", ("4 x 4",), marks=pytest.mark.release),
-        pytest.param("ray", ("2 x 8", LORA), marks=pytest.mark.release),
+        pytest.param("torchrun", ("2 x 4 x 2",), ("ddp", "fsdp2"), marks=pytest.mark.long),
+        pytest.param("torchrun", ("1 x 16",), ON_TWO, marks=pytest.mark.release),
+        pytest.param("torchrun", ("2 x 8", "2 x 4 x 2", LORA), ON_TWO, marks=pytest.mark.release),
+        pytest.param("torchrun", ("4 x 4",), ON_TWO, marks=pytest.mark.release),
+        pytest.param("ray", ("2 x 8", LORA), ON_TWO, marks=pytest.mark.release),
     ],
 )
 def test_losses_are_those_of_a_single_process_at_each_step(
     launcher: str,
     layouts: tuple[str, ...],
+    engines: Sequence[str],
     make_job: Callable[..., Make],
     alone_losses: dict[str, list[float]],
     tmp_path: Path,
 ) -> None:
-    jobs = jobs_of(make_job(), ("ddp", "fsdp2"), layouts, launcher, RUN)
+    jobs = jobs_of(make_job(), engines, layouts, launcher, RUN)
     train_all([*jobs.values()], workers_of(layouts), launcher, tmp_path / "workers")
     check_losses(jobs, alone_losses)
 

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import torch
 from conversations import CHATML
+from small_model import EXECUTION, HELD
 from transformers import PreTrainedTokenizerFast
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
 from moray.corpus.dataset import SPLITS, Document, write_dataset
+from moray.errors import UserError
 from moray.provenance.manifest import damaged_files, read_manifest
 from moray.rows.store import Rows
 from moray.tasks.kto.rows import DESIRABLE, num_desirable
@@ -22,6 +24,7 @@ from moray.tasks.kto.tokens import encode_window, neighbours, warnings
 from moray.tasks.language.encode import Encoder
 from moray.tasks.language.rows import FIRST, PackedRows, Segment, StoredSplit
 from moray.tasks.language.tokenize import tokenize
+from moray.tasks.preference.reference import reference
 from moray.tasks.preference.rows import REJECTED, in_pairs, num_pairs, with_reference
 
 
@@ -192,6 +195,18 @@ def test_a_document_alone_is_left_out_and_said(
     tokenize(tmp_path / "dataset", model_folder, tmp_path / "out", recipe())
     assert "1 answers are left out, because the KL divergence needs" in capsys.readouterr().err
     assert read_manifest(tmp_path / "out")["splits"]["validation"]["dropped_documents"] == 1
+    reference("run", model_folder, tmp_path / "out", tmp_path / "reference", HELD, EXECUTION)
+    assert read_manifest(tmp_path / "reference")["splits"]["validation"]["rows"] == 0
+
+
+def test_a_split_of_documents_that_are_all_alone_is_refused(
+    tmp_path: Path, model_folder: Path
+) -> None:
+    rows = [("train", answer("a", "x")), ("train", answer("b", "y", False))]
+    rows.append(("test", answer("c", "z")))
+    write_dataset(tmp_path / "dataset", iter(rows), "unpaired-preference", {"source": "test"})
+    with pytest.raises(UserError, match="no answer of the test split has another beside it"):
+        tokenize(tmp_path / "dataset", model_folder, tmp_path / "out", recipe())
 
 
 @pytest.mark.parametrize(

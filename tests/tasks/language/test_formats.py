@@ -1,6 +1,7 @@
 """Rows of tables as documents."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -98,6 +99,30 @@ def test_two_columns_may_change_places() -> None:
     swapped = Shape("prompt-completion", {"prompt": "completion", "completion": "prompt"})
     made = document({"prompt": "a", "completion": "b"}, swapped)
     assert made == Document(prompt="b", completion="a")
+
+
+_BLANK = {"role": "assistant", "content": " \n"}
+
+
+@pytest.mark.parametrize(
+    ("format", "row"),
+    [
+        ("prompt-completion", {"prompt": "a", "completion": " \n"}),
+        ("instruction", {"instruction": "a", "output": " \n"}),
+        ("messages", {"messages": [*TALK, TALK[0], _BLANK]}),
+        ("messages", {"prompt": TALK[:1], "completion": [_BLANK]}),
+        ("preference", {"prompt": "a", "chosen": " \n", "rejected": "b"}),
+        ("preference", {"prompt": "a", "chosen": "b", "rejected": " \n"}),
+        ("preference", {"prompt": TALK[:1], "chosen": TALK[1:], "rejected": [_BLANK]}),
+        ("preference", {"prompt": TALK[:1], "chosen": _BLANK, "rejected": TALK[1]}),
+        ("unpaired-preference", {"prompt": "a", "completion": " \n", "label": True}),
+        ("unpaired-preference", {"prompt": TALK[:1], "completion": [_BLANK], "label": True}),
+    ],
+)
+def test_an_answer_of_white_space_alone_is_refused_in_each_format(
+    format: FormatName, row: dict[str, Any]
+) -> None:
+    assert re.search("empty|nothing", refusal(row, Shape(format)).problem)
 
 
 @pytest.mark.parametrize("more", [{}, {"input": None}, {"input": ""}])

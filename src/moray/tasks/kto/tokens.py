@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from moray.corpus.dataset import Document, answers_of
+from moray.errors import UserError
 from moray.proofs.comparison import Comparison
 from moray.tasks.kto.documents import prompt_of, reply_of, with_answer_of
 from moray.tasks.kto.rows import Answer, num_desirable, pack_answers
@@ -35,7 +36,11 @@ def compare(dataset: Path, model: Path, store: Path, cfg: dict[str, Any]) -> Ite
 
 
 def write_split(file: Path, store: Path, encoder: Encoder, cfg: dict[str, Any]) -> dict[str, Any]:
-    """Tokenise a split into rows of answers."""
+    """Tokenise a split into rows of answers.
+
+    Raises:
+        UserError: if there is none, because no document has another beside it.
+    """
     alone: list[int] = []
 
     def encode(documents: list[Document], first_document: int) -> PackedRows:
@@ -54,7 +59,15 @@ def write_split(file: Path, store: Path, encoder: Encoder, cfg: dict[str, Any]) 
 
     with AnswersWriter(store, file.stem, encoder.block_size) as writer:
         language.write_windows(writer, file, encode, encoder, ("answer", "another's answer to"))
-        return {**writer.facts(), "without_other": sum(alone)}
+        facts = {**writer.facts(), "without_other": sum(alone)}
+    if file.stem != "validation" and not facts["pairs"] and facts["without_other"]:
+        raise UserError(
+            f"datasets.{file.parent.name}",
+            f"no answer of the {file.stem} split has another beside it that differs, by which the "
+            "KL divergence is estimated",
+            "add rows, or choose a larger share for the split",
+        )
+    return facts
 
 
 def summary(facts: dict[str, dict[str, Any]], block_size: int) -> str:
