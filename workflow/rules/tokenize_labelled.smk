@@ -12,7 +12,9 @@ rule tokenize_labelled:
         "../../envs/environment.yaml"
     params:
         code=lambda wildcards: code(
-            "tokenize_labelled", task_of(STORES[wildcards.store][0]), of=wildcards.store
+            "tokenize_labelled",
+            task_of(STORES[wildcards.store][0]),
+            of=wildcards.store,
         ),
         cfg=lambda wildcards: plan.store_config(EXPERIMENT, *STORES[wildcards.store]),
     message:

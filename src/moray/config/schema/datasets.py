@@ -77,7 +77,7 @@ class PythonStdlib(Source):
         "docstring are the prompt, the body is the completion. `preference`: the same prompts; "
         "the body is the chosen answer, that of another function of the module the rejected one. "
         "`classification`: functions of modules that have 100 or more; the label is the module. "
-        "`token-classification`: functions; the tags say which words are names of functions, "
+        "`token-classification`: short functions; the tags say which words are names of functions, "
         "parameters and exceptions.",
     )
     validation_share: Fraction = Field(
