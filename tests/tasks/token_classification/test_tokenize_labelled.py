@@ -112,11 +112,11 @@ def test_words_behind_the_end_of_a_row_are_counted_and_kept_for_the_scores(
     said = capsys.readouterr().err
     splits = read_manifest(folder / "labelled")["splits"]
     cut = {key: sum(one[key] for one in splits.values()) for key in ("cut_documents", "cut_words")}
-    assert f"{cut['cut_documents']} of them cut to 8 tokens" in said
-    assert f"which {cut['cut_words']} words are behind" in said
-    documents = next(read_documents(folder / "dataset/test.parquet"))
+    documents, words = cut.values()
+    assert f"{documents} of them cut to 8 tokens, without {words} words" in said
     tags = read_tags(folder / "labelled")
-    for one, document in zip(tags, documents, strict=True):
+    texts = next(read_documents(folder / "dataset/test.parquet"))
+    for one, document in zip(tags, texts, strict=True):
         assert [TAGS[number] for number in np.abs(one) - 1] == tags_of(document)
         lost = np.flatnonzero(one < 0)
         # All behind the first that has none.

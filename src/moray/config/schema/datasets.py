@@ -84,8 +84,8 @@ class PythonStdlib(Source):
         "the body is the chosen answer, that of another function of the module the rejected one. "
         "`unpaired-preference`: one of both, good or bad. "
         "`classification`: functions of modules that have 100 or more; the label is the module. "
-        "`reward`: the pairs of `preference`. `token-classification`: functions; the tags say "
-        "which words are names of functions, parameters and exceptions.",
+        "`reward`: the pairs of `preference`. `token-classification`: short functions; the tags "
+        "say which words are names of functions, parameters and exceptions.",
     )
     validation_share: Fraction = Field(
         0.05, description="Share of the modules in the validation split."

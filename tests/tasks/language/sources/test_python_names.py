@@ -19,7 +19,8 @@ BODY = """    # Again, if it fails.
 EXPECTED = {
     "FUNCTION": ["send", "again"],
     "PARAMETER": [
-        *(["self", "data", "more", "quiet", "count", "count", "data", "self", "data", "quiet"])
+        *("self", "data", "more", "quiet", "count"),
+        *("count", "data", "self", "data", "quiet"),
     ],
     "EXCEPTION": ["socket . timeout", "OSError", "errors . Late"],
 }
@@ -47,5 +48,6 @@ def test_words_are_tagged_by_what_they_name() -> None:
     assert not {"#", "Send", "Again"} & {*words}
 
 
-def test_code_that_is_not_ascii_is_left_out() -> None:
-    assert not [*tagged([Document(prompt="def f(): pass\n", completion="# é\n", group="a.py")])]
+def test_code_that_is_long_or_not_ascii_is_left_out() -> None:
+    for code in ("    return 'é'\n", "    return 1\n" * 40):
+        assert not [*tagged([Document(prompt="def f():\n", completion=code, group="a.py")])]

@@ -10,11 +10,13 @@ from typing import Any
 from moray.corpus.dataset import Document
 
 _WORDS = {tokenize.NAME, tokenize.NUMBER, tokenize.OP, tokenize.STRING}
+# Others wouldn't fit into the rows of a small model.
+_MOST_WORDS = 64
 _Place = tuple[int, int]
 
 
 def tagged(functions: Iterable[Document]) -> Iterator[Document]:
-    """Yield functions as words with tags; strings are empty, docstrings and comments left out.
+    """Yield short functions as words with tags, without docstrings and comments, strings empty.
 
     The entities are `FUNCTION`, the name of a function where it is defined; `PARAMETER`, where it
     is defined and where it is used; and `EXCEPTION`, what is raised or caught.
@@ -24,7 +26,10 @@ def tagged(functions: Iterable[Document]) -> Iterator[Document]:
         # The syntax tree counts bytes, and tokens characters.
         if source.isascii():
             words, tags = _words(source)
-            yield Document(tokens=json.dumps(words), tags=json.dumps(tags), group=function["group"])
+            if len(words) <= _MOST_WORDS:
+                yield Document(
+                    tokens=json.dumps(words), tags=json.dumps(tags), group=function["group"]
+                )
 
 
 def _words(source: str) -> tuple[list[str], list[str]]:
