@@ -61,6 +61,19 @@ EXPERIMENT: dict[str, Any] = {
             "format": "classification",
             **SHARES,
         },
+        "graded": {"source": "files", "path": "data/pairs.jsonl", "format": "reward", **SHARES},
+        "judged": {
+            "source": "files",
+            "path": "data/judged.jsonl",
+            "format": "unpaired-preference",
+            **SHARES,
+        },
+        "tagged": {
+            "source": "files",
+            "path": "data/tagged.jsonl",
+            "format": "token-classification",
+            **SHARES,
+        },
         "colours": {"source": "image-folder", "path": "data/colours", **SHARES},
     },
     "models": {
@@ -69,6 +82,14 @@ EXPERIMENT: dict[str, Any] = {
             **LLAMA,
             "tokenizer": {"train_on": "ratings", "vocab_size": 300},
             "classes_of": "ratings",
+        },
+        **{
+            f"reader-of-{dataset}": {
+                **LLAMA,
+                "tokenizer": {"train_on": "texts", "vocab_size": 300},
+                "classes_of": dataset,
+            }
+            for dataset in ("graded", "tagged")
         },
         "vit": {"source": "scratch-vision", "classes_of": "colours", **VIT},
     },
@@ -103,6 +124,9 @@ EXPERIMENT: dict[str, Any] = {
             "generate": {"num_samples": 1},
         },
         "ratings": {"model": "reader", "dataset": "ratings"},
+        "judged": {"model": "tiny", "dataset": "judged", "train": {"max_steps": 2}},
+        "graded": {"model": "reader-of-graded", "dataset": "graded", "train": {"max_steps": 2}},
+        "tagged": {"model": "reader-of-tagged", "dataset": "tagged", "train": {"max_steps": 2}},
         "colours": {
             "model": "vit",
             "dataset": "colours",
@@ -135,6 +159,14 @@ def write_data(folder: Path) -> None:
             {"text": text(9), "label": draw.choice(["bad", "fair", "good"])} for _ in range(60)
         ],
     }
+    # Drawn last, so that the others stay as they are.
+    rows["judged"] = [
+        {"prompt": text(4), "completion": text(6), "label": draw.random() < 0.5} for _ in range(60)
+    ]
+    rows["tagged"] = [
+        {"tokens": words, "tags": [draw.choice(["O", "B-NAME"]) for _ in words]}
+        for words in (text(9).split() for _ in range(60))
+    ]
     folder.mkdir(parents=True)
     for name, lines in rows.items():
         content = "".join(json.dumps(line) + "\n" for line in lines)

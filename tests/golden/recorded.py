@@ -36,16 +36,22 @@ MADE_FROM: dict[str, tuple[str, ...]] = {
     "decode": ("base_model images",),
     "evaluate classification": ("export labelled text",),
     "evaluate images": ("export images",),
+    "evaluate kto": ("export text",),
     "evaluate language": ("export text",),
     "evaluate preference": ("export text",),
+    "evaluate reward": ("finetune reward",),
+    "evaluate token_classification": ("finetune token_classification",),
     "export images": ("finetune images",),
     "export labelled text": ("finetune classification",),
     "export text": ("finetune language", "finetune preference"),
     "finetune classification": ("tokenize_labelled",),
     "finetune distillation": ("teacher",),
     "finetune images": ("decode",),
+    "finetune kto": ("tokenize kto",),
     "finetune language": ("tokenize language",),
     "finetune preference": ("reference",),
+    "finetune reward": ("tokenize_labelled",),
+    "finetune token_classification": ("tokenize_labelled",),
     "generate": ("export text",),
     "gguf": ("export text",),
     "predict": ("export images",),
@@ -53,6 +59,7 @@ MADE_FROM: dict[str, tuple[str, ...]] = {
     "reference": ("tokenize preference",),
     "search": ("tokenize language",),
     "teacher": ("tokenize language",),
+    "tokenize kto": ("base_model text",),
     "tokenize language": ("base_model text",),
     "tokenize preference": ("base_model text",),
     "tokenize_labelled": ("base_model labelled text",),
@@ -65,10 +72,10 @@ def read() -> Record:
     return recorded
 
 
-def make(folder: Path, around: bool = True) -> dict[str, Any]:
+def make(folder: Path, main: bool = True, around: bool = True) -> dict[str, Any]:
     """The results of this version, made in a process of their own; see `results`."""
     with ProcessPoolExecutor(1, get_context("spawn")) as executor:
-        return executor.submit(results, folder, around).result()
+        return executor.submit(results, folder, main, around).result()
 
 
 def faults(recorded: Record, made: dict[str, Any]) -> dict[str, str]:

@@ -17,10 +17,11 @@ from safetensors.torch import load_file
 
 from moray.config import plan
 from moray.config.load import load_experiment
+from moray.config.schema.experiment import Experiment
 from moray.provenance.lineage import software
 
-# A smoke test measures seconds. Words with tags share all else with texts that have labels.
-WITHOUT = {"evaluate token_classification", "finetune token_classification", "smoke_test"}
+# A smoke test measures seconds.
+WITHOUT = {"smoke_test"}
 # Differ between two executions of the same code, or say which machine and libraries it was.
 _VOLATILE = {
     "checkpoint",
@@ -45,27 +46,42 @@ _VOLATILE = {
 _SPEED = "_per_second"
 # Digests and words.
 _LEFT_OUT = {"lineage.json", "preview.txt", "proof.json"}
+# What the stages around the main job read.
+OF_TEXT = ("texts", "answers", "talks")
 _RUNS = {
-    "language": ("texts", "answers", "talks"),
+    "language": OF_TEXT,
     "preference": ("pairs",),
+    "kto": ("judged",),
     "classification": ("ratings",),
+    "reward": ("graded",),
+    "token_classification": ("tagged",),
     "images": ("colours",),
 }
 
 
-def results(folder: Path, around: bool) -> dict[str, Any]:
+def results(folder: Path, main: bool, around: bool) -> dict[str, Any]:
     """Make the results of each stage in an empty folder.
 
     Args:
-        around: whether of the stages around the main job too.
+        main: whether of the stages of the main job, of all tasks.
+        around: whether of the stages around it.
 
     Returns:
         By row of `moray.config.versions.RESULTS`: digests of what is the same everywhere, and
         figures. And the versions of libraries, and what was compared with them as `proofs`.
     """
     write_data(folder / "data")
-    make_all(folder, EXPERIMENT)
-    experiment = load_experiment(EXPERIMENT)
+    runs = EXPERIMENT["runs"] if main else {run: EXPERIMENT["runs"][run] for run in OF_TEXT}
+    config = {**EXPERIMENT, "runs": runs}
+    make_all(folder, config)
+    experiment = load_experiment(config)
+    found = _of_main_job(experiment) if main else {}
+    if around:
+        found |= {name: _folder(str(made)) for name, made in folders_around(experiment).items()}
+    return {"libraries": software(), **json.loads(json.dumps(found, sort_keys=True))}
+
+
+def _of_main_job(experiment: Experiment) -> dict[str, Any]:
     found = {
         "base_model labelled text": _folder("results/models/reader"),
         "base_model images": _folder("results/models/vit"),
@@ -85,6 +101,7 @@ def results(folder: Path, around: bool) -> dict[str, Any]:
             run: [_folder(store) for store in plan.prepared_folders(experiment, run)]
             for run in _RUNS["language"]
         },
+        "tokenize kto": _folder(_only(plan.prepared_folders(experiment, "judged"))),
         "tokenize preference": _folder(_only(plan.prepared_folders(experiment, "pairs"))),
         "tokenize_labelled": _folder(_only(plan.prepared_folders(experiment, "ratings"))),
     }
@@ -93,9 +110,7 @@ def results(folder: Path, around: bool) -> dict[str, Any]:
         found[f"finetune {task}"] = trained
         found[f"evaluate {task}"] = {run: _files(run, "eval.json") for run in runs}
     found["proofs"] = _proofs()
-    if around:
-        found |= {name: _folder(str(made)) for name, made in folders_around(experiment).items()}
-    return {"libraries": software(), **json.loads(json.dumps(found, sort_keys=True))}
+    return found
 
 
 def _proofs() -> dict[str, list[str]]:

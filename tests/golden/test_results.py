@@ -16,7 +16,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def made_around(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return make(tmp_path_factory.mktemp("golden"))
+    return make(tmp_path_factory.mktemp("golden"), main=False)
 
 
 def check(row: str, made: dict[str, Any]) -> None:
