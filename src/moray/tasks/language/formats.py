@@ -95,8 +95,8 @@ def _document(row: Mapping[str, Any], shape: Shape) -> Document:
         case "preference":
             return pair(**values, default_system=shape.system, remarks=shape.remarks)
         case "unpaired-preference":
-            judged = module_of(format.task, "documents").judged
-            fields = judged(**values, default_system=shape.system, remarks=shape.remarks)
+            answer = module_of(format.task, "documents").answer
+            fields = answer(**values, default_system=shape.system, remarks=shape.remarks)
         case "prompt-completion" if not values["completion"].strip():
             raise RowError("got an empty completion, expected text", _FILL_IN)
         case _:
