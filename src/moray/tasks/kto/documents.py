@@ -13,7 +13,7 @@ _LABELS = {"true": True, "1": True, "false": False, "0": False}
 _FILL_IN = "fill it in, remove the row, or set bad_rows: drop"
 
 
-def judged(
+def answer(
     messages: Any,
     label: Any,
     tools: Any,

@@ -101,8 +101,8 @@ def _document(row: Mapping[str, Any], shape: Shape) -> Document:
         case "preference":
             return pair(**values, default_system=shape.system, remarks=shape.remarks)
         case "unpaired-preference":
-            judged = module_of(format.task, "documents").judged
-            fields = judged(**values, default_system=shape.system, remarks=shape.remarks)
+            answer = module_of(format.task, "documents").answer
+            fields = answer(**values, default_system=shape.system, remarks=shape.remarks)
         case "reward":
             margin = values.pop("margin")
             document = pair(**values, default_system=shape.system, remarks=shape.remarks)

@@ -29,7 +29,7 @@ def open_source(
         "text": modules,
         "prompt-completion": functions,
         "preference": pairs,
-        "unpaired-preference": judged,
+        "unpaired-preference": answers,
         "classification": labelled,
         "reward": pairs,
         "token-classification": tagged_words,
@@ -88,7 +88,7 @@ def pairs() -> Iterator[Document]:
                 )
 
 
-def judged() -> Iterator[Document]:
+def answers() -> Iterator[Document]:
     """Yield one answer of each of the `pairs`, good if it is the chosen one, by a hash of both."""
     for pair in pairs():
         number = hashlib.sha256(f"{pair['chosen']}\0{pair['rejected']}".encode()).digest()[0]
