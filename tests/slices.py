@@ -36,15 +36,15 @@ def _insert(file: Path, behind: str, text: str) -> None:
     file.write_text(whole.replace(behind, behind + text))
 
 
-def remove_task(name: str, modality: str, stages: tuple[str, ...], project: Project) -> None:
-    """Remove a task that has a modality of its own: its folder, its rules and its entries."""
+def remove_task(name: str, modality: str | None, stages: tuple[str, ...], project: Project) -> None:
+    """Remove a task: its folder, its entries, and those and the rules of a modality of its own."""
     shutil.rmtree(project.folder / "src/moray/tasks" / name)
     for stage in stages:
         (project.folder / f"workflow/rules/{stage}.smk").unlink()
         (project.folder / f"workflow/scripts/{stage}.py").unlink()
     file = project.folder / "src/moray/config/tasks.py"
     code = file.read_text()
-    for entry in (name, modality):
+    for entry in filter(None, (name, modality)):
         table = rf'^    "{entry}": \w+\(\n.*?^    \),\n'
         code, count = re.subn(table, "", code, flags=re.MULTILINE | re.DOTALL)
         assert count == (2 if entry == name else 1)

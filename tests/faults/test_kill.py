@@ -11,6 +11,7 @@ import pytest
 from faults.workflows import (
     CLASSIFICATION,
     IMAGES,
+    REWARD,
     STEPS,
     Changes,
     check_equal,
@@ -39,6 +40,7 @@ ENGINES: dict[str, Changes] = {
     "preference": {},
     "simpo": {"preference": {"loss": "simpo", "beta": 2.0}},
     "classification": {"train.global_batch_size": 8},
+    "reward": {"train.global_batch_size": 8},
     "muon": {"train.optimizer": "muon", "train.strategy": "fsdp2"},
     "adafactor": {"train.optimizer": "adafactor", "train.learning_rate": 1e-2},
 }
@@ -50,6 +52,7 @@ SECTIONS: dict[str, Changes] = {
     "preference": PAIRS,
     "simpo": PAIRS,
     "classification": CLASSIFICATION,
+    "reward": REWARD,
 }
 
 
@@ -66,7 +69,7 @@ MATRIX = [
     for victim in VICTIMS
     for step in moments(engine, victim)
 ]
-KILLED_WHOLE = ("ddp", "images", "mixture", "preference", "classification")
+KILLED_WHOLE = ("ddp", "images", "mixture", "preference", "classification", "reward")
 
 
 @pytest.fixture(scope="module")

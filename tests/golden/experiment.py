@@ -61,6 +61,8 @@ EXPERIMENT: dict[str, Any] = {
             "format": "classification",
             **SHARES,
         },
+        # The same pairs, for a reward model.
+        "judged": {"source": "files", "path": "data/pairs.jsonl", "format": "reward", **SHARES},
         "colours": {"source": "image-folder", "path": "data/colours", **SHARES},
     },
     "models": {
@@ -69,6 +71,11 @@ EXPERIMENT: dict[str, Any] = {
             **LLAMA,
             "tokenizer": {"train_on": "ratings", "vocab_size": 300},
             "classes_of": "ratings",
+        },
+        "judge": {
+            **LLAMA,
+            "tokenizer": {"train_on": "judged", "vocab_size": 300},
+            "classes_of": "judged",
         },
         "vit": {"source": "scratch-vision", "classes_of": "colours", **VIT},
     },
@@ -96,6 +103,11 @@ EXPERIMENT: dict[str, Any] = {
         # From a base, so that a change of all trainings is one of this row too.
         "pairs": {"model": "tiny", "dataset": "pairs"},
         "ratings": {"model": "reader", "dataset": "ratings"},
+        "judged": {
+            "model": "judge",
+            "dataset": "judged",
+            "reward": {"center_rewards_coefficient": 0.01},
+        },
         "colours": {
             "model": "vit",
             "dataset": "colours",

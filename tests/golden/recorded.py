@@ -33,11 +33,13 @@ MADE_FROM: dict[str, tuple[str, ...]] = {
     "benchmark": ("export text",),
     "choose": ("export text",),
     "classify": ("export labelled text",),
+    "classify reward": ("finetune reward",),
     "decode": ("base_model images",),
     "evaluate classification": ("export labelled text",),
     "evaluate images": ("export images",),
     "evaluate language": ("export text",),
     "evaluate preference": ("export text",),
+    "evaluate reward": ("finetune reward",),
     "export images": ("finetune images",),
     "export labelled text": ("finetune classification",),
     "export text": ("finetune language", "finetune preference"),
@@ -45,6 +47,7 @@ MADE_FROM: dict[str, tuple[str, ...]] = {
     "finetune images": ("decode",),
     "finetune language": ("tokenize language",),
     "finetune preference": ("reference",),
+    "finetune reward": ("tokenize_labelled reward",),
     "generate": ("export text",),
     "gguf": ("export text",),
     "predict": ("export images",),
@@ -54,6 +57,7 @@ MADE_FROM: dict[str, tuple[str, ...]] = {
     "tokenize language": ("base_model text",),
     "tokenize preference": ("base_model text",),
     "tokenize_labelled": ("base_model labelled text",),
+    "tokenize_labelled reward": ("base_model labelled text",),
 }
 
 

@@ -48,6 +48,7 @@ _RUNS = {
     "language": ("texts", "answers", "talks"),
     "preference": ("pairs",),
     "classification": ("ratings",),
+    "reward": ("judged",),
     "images": ("colours",),
 }
 
@@ -70,6 +71,7 @@ def results(folder: Path, around: bool) -> dict[str, Any]:
         "base_model images": _folder("results/models/vit"),
         "base_model text": _folder("results/models/tiny"),
         "classify": _files("ratings", "samples.jsonl", "generation.json"),
+        "classify reward": _files("judged", "samples.jsonl", "generation.json"),
         "decode": _folder(_only(plan.prepared_folders(experiment, "colours"))),
         "download": {name: _folder(f"results/datasets/{name}") for name in EXPERIMENT["datasets"]},
         "export labelled text": _model("ratings"),
@@ -84,6 +86,7 @@ def results(folder: Path, around: bool) -> dict[str, Any]:
         },
         "tokenize preference": _folder(_only(plan.prepared_folders(experiment, "pairs"))),
         "tokenize_labelled": _folder(_only(plan.prepared_folders(experiment, "ratings"))),
+        "tokenize_labelled reward": _folder(_only(plan.prepared_folders(experiment, "judged"))),
     }
     for task, runs in _RUNS.items():
         trained = {run: _files(run, "history.jsonl", "train.json") for run in runs}

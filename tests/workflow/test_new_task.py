@@ -31,6 +31,8 @@ def test_a_task_with_rows_of_its_own_is_its_folder_its_rules_and_its_entries(
 ) -> None:
     """Without them, as before they were added, the workflow trains, and refuses their format."""
     stages = ("tokenize_labelled", "classify")
+    # Of the same modality.
+    remove_task("reward", None, (), fresh)
     remove_task("classification", "labelled text", stages, fresh)
     only = {"model": "tiny", "dataset": "modules", "train": {"launcher": "torchrun"}}
     fresh.configure(["runs"], {"only": only})
@@ -43,7 +45,7 @@ def test_a_task_with_rows_of_its_own_is_its_folder_its_rules_and_its_entries(
 
 @pytest.mark.long
 def test_the_folder_of_a_task_can_be_removed(fresh: Project) -> None:
-    for name in ("classification", "images", "preference"):
+    for name in ("classification", "images", "preference", "reward"):
         shutil.rmtree(fresh.folder / "src/moray/tasks" / name)
     only = {"model": "tiny", "dataset": "modules", "train": {"launcher": "torchrun"}}
     fresh.configure(["runs"], {"only": only})

@@ -17,6 +17,7 @@ RESULTS = {
     "card": 1,
     "choose": 1,
     "classify": 1,
+    "classify reward": 1,
     "decode": 1,
     "download": 1,
     "evaluate classification": 1,
@@ -43,6 +44,7 @@ RESULTS = {
     "tokenize language": 2,
     "tokenize preference": 1,
     "tokenize_labelled": 1,
+    "tokenize_labelled reward": 1,
     "track": 1,
 }
 

@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from moray.config.schema.train import Adapter, Train
-from moray.config.tasks import module_of
+from moray.config.tasks import TaskName, module_of
 from moray.extras.memory_plan.demand import Demand, Setup
 from moray.model.adapter import add_adapter
 from moray.model.load import load_model
@@ -142,14 +142,23 @@ def test_a_plan_is_within_a_tenth_of_what_a_step_takes(
 
 @pytest.mark.long
 @pytest.mark.parametrize("adapter", [None, Adapter(rank=4)])
-@pytest.mark.parametrize("config", [BERT, LLAMA], ids=lambda config: config.model_type)
+@pytest.mark.parametrize(
+    ("config", "task"),
+    [
+        (BERT, "classification"),
+        (LLAMA, "classification"),
+        pytest.param(BERT, "reward", marks=pytest.mark.release),
+        (LLAMA, "reward"),
+    ],
+    ids=lambda value: getattr(value, "model_type", value),
+)
 def test_a_plan_of_labelled_texts_is_too(
-    config: PreTrainedConfig, adapter: Adapter | None, tmp_path: Path, alone: Worker
+    config: PreTrainedConfig, task: TaskName, adapter: Adapter | None, tmp_path: Path, alone: Worker
 ) -> None:
     config.pad_token_id = 0
     AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path)
     settings = Train(compile=False, precision="fp32", global_batch_size=4, micro_batch_size=4)
-    own = module_of("classification", "planned")
+    own = module_of(task, "planned")
     model = module_of("classification", "classifier").load(tmp_path)
     if adapter:
         add_adapter(model, adapter, seed=0)
@@ -157,7 +166,5 @@ def test_a_plan_of_labelled_texts_is_too(
     # Without any padding, transformers leaves out the mask.
     batch.mask[0, -1] = 0
     held = held_by(own.loss_module(model), [batch], settings, alone)
-    setup = Setup(
-        "models.m", tmp_path, TOKENS, settings, adapter, 1, device="cpu", task="classification"
-    )
+    setup = Setup("models.m", tmp_path, TOKENS, settings, adapter, 1, device="cpu", task=task)
     assert Demand(setup).total(4) == pytest.approx(held, rel=0.1)
