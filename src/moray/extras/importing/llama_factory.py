@@ -49,6 +49,10 @@ def _kind(draft: Draft) -> None:
         if loss == "simpo":
             draft.put("preference.simpo_gamma", draft.number("simpo_gamma", 0.5))
     else:
+        if stage == "rm":
+            draft.different["stage"] = (
+                "the new output layer is a classifier's, which has no bias; moray draws it anew"
+            )
         for key in _PREFERENCE:
             if key in draft.config:
                 draft.same[key] = "only for stage: dpo"
@@ -78,7 +82,7 @@ def _rows(draft: Draft) -> None:
     draft.put("data.block_size", 2 * length if stage == "dpo" else length)
     if stage == "dpo":
         draft.different["cutoff_len"] = "block_size is of a pair, so it has room for two answers"
-    draft.put("data.packing", packs and stage != "dpo")
+    draft.put("data.packing", packs and stage not in ("dpo", "rm"))
     draft.put("data.long_documents", "split" if stage == "pt" else "truncate")
     draft.put("data.mask_history", bool(draft.get("mask_history")))
     if packs and not neat:
@@ -195,14 +199,14 @@ RULES: Sequence[Rule] = (
     ),
     converts(
         f"stage do_train do_predict {' '.join(_PREFERENCE)}",
-        "`pt`, `sft`, `dpo`; `preference.loss`, `beta`, `rpo_alpha`, `simpo_gamma`, "
+        "`pt`, `sft`, `dpo`, `rm`; `preference.loss`, `beta`, `rpo_alpha`, `simpo_gamma`, "
         "`label_smoothing`",
         _kind,
     ),
     converts(
         "dataset dataset_dir eval_dataset val_size max_samples mix_strategy interleave_probs",
         "`datasets.NAME` by `dataset_info.json`: `alpaca` → `instruction`, `sharegpt` → "
-        "`messages`, with `ranking` `preference`; `validation_share`",
+        "`messages`, with `ranking` `preference`, or `reward`; `validation_share`",
         datasets,
     ),
     converts(

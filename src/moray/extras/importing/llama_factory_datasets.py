@@ -6,11 +6,19 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from moray.extras.importing.settings import combine, held_out, place, same_but_for_place
+from moray.extras.importing.settings import combine, held_out, judge, place, same_but_for_place
 from moray.extras.importing.table import Draft
 from moray.provenance.manifest import read_json
 
-FORMATS = {"sft": "instruction", "pt": "text", "dpo": "preference"}
+FORMATS = {"sft": "instruction", "pt": "text", "dpo": "preference", "rm": "reward"}
+_PAIRS = {
+    "prompt": "prompt",
+    "messages": "prompt",
+    "chosen": "chosen",
+    "rejected": "rejected",
+    "system": "system",
+    "tools": "tools",
+}
 # Its names for the columns, by the format here: those that differ from its own defaults.
 _COLUMNS = {
     "instruction": {
@@ -21,14 +29,8 @@ _COLUMNS = {
         "history": "history",
     },
     "messages": {"messages": "messages", "system": "system", "tools": "tools"},
-    "preference": {
-        "prompt": "prompt",
-        "messages": "prompt",
-        "chosen": "chosen",
-        "rejected": "rejected",
-        "system": "system",
-        "tools": "tools",
-    },
+    "preference": _PAIRS,
+    "reward": _PAIRS,
     "text": {"prompt": "text"},
 }
 _KNOWN = {
@@ -75,6 +77,8 @@ def datasets(draft: Draft) -> None:
             "a share of 0.05 is held out instead; see datasets.NAME.split and path, train and "
             "validation"
         )
+    if stage == "rm":
+        judge(draft, "dataset")
     weights = [float(weight) for weight in as_list(draft.get("interleave_probs"))]
     combine(draft)
     mixes = str(draft.get("mix_strategy", "concat")) != "concat"
@@ -181,11 +185,11 @@ def _section_of(
         for key, tag in entry.get("tags", {}).items()
         if tag not in _SHAREGPT_TAGS.get(key, ())
     ]
-    if stage == "dpo" and entry.get("formatting", "alpaca") == "alpaca":
+    if stage in ("dpo", "rm") and entry.get("formatting", "alpaca") == "alpaca":
         draft.different[f"dataset.{name}"] = (
             "pairs of text get no chat template; write prompt and answers as messages"
         )
-    if stage != "dpo" and entry.get("ranking"):
+    if stage not in ("dpo", "rm") and entry.get("ranking"):
         refusals.append("ranking")
     if refusals:
         draft.refused[f"dataset.{name}"] = f"{', '.join(refusals)}: no counterpart"

@@ -351,6 +351,13 @@ def combine(draft: Draft) -> None:
         draft.put("dataset", names[0] if names else None)
 
 
+def judge(draft: Draft, key: str) -> None:
+    """Make the model one of rewards, for the pairs of the only dataset."""
+    if len(draft.datasets) > 1:
+        draft.refused[key] = "a reward model is trained on one dataset"
+    draft.model["classes_of"] = next(iter(draft.datasets), None)
+
+
 def _intervals(draft: Draft) -> None:
     """Steps between lines, evaluations and checkpoints."""
     for key in ("logging_steps", "eval_steps", "save_steps", "save_total_limit"):
