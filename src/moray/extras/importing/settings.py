@@ -345,10 +345,8 @@ def push(draft: Draft, key: str) -> None:
 def combine(draft: Draft) -> None:
     """Name the datasets in the run."""
     names = [*draft.datasets]
-    if len(names) > 1:
-        draft.put("dataset", dict.fromkeys(names, 1.0))
-    else:
-        draft.put("dataset", names[0] if names else None)
+    one = names[0] if names else None
+    draft.put("dataset", dict.fromkeys(names, 1.0) if len(names) > 1 else one)
 
 
 def judge(draft: Draft, key: str) -> None:
