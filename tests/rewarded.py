@@ -39,42 +39,41 @@ def text_pairs(count: int = 240, margins: bool = True) -> list[dict[str, Any]]:
 
 def talks(count: int = 240) -> list[dict[str, Any]]:
     """The same pairs as messages."""
+    roles = {"prompt": "user", "chosen": "assistant", "rejected": "assistant"}
     return [
-        row
-        | {
-            key: [{"role": role, "content": row[key].strip()}]
-            for key, role in (
-                ("prompt", "user"),
-                ("chosen", "assistant"),
-                ("rejected", "assistant"),
-            )
-        }
+        row | {key: [{"role": roles[key], "content": row[key].strip()}] for key in roles}
         for row in text_pairs(count)
     ]
 
 
 def prepare_pairs(
-    folder: Path, rows: Iterable[Mapping[str, Any]], config: Any, **keys: Any
+    folder: Path,
+    rows: Iterable[Mapping[str, Any]],
+    config: Any,
+    pad: str | None = "[PAD]",
+    **keys: Any,
 ) -> Path:
     """Make `dataset`, `model` and `labelled` of rows and a config in a folder.
 
     Args:
+        pad: the padding token of the model that it begins with.
         keys: of the `cfg` of the store.
     """
     write_rows(folder / "rows.jsonl", rows)
     section = {**ROWS, "format": "reward", "path": str(folder / "rows.jsonl")}
     download(folder / "dataset", section, {"train": [str(folder / "rows.jsonl")]})
-    write_judge(folder / "given", config)
+    write_judge(folder / "given", config, pad)
     prepare_model(folder)
     tokenize_labelled(folder / "dataset", folder / "model", folder / "labelled", CFG | keys)
     return folder
 
 
-def write_judge(folder: Path, config: Any) -> None:
+def write_judge(folder: Path, config: Any, pad: str | None = "[PAD]") -> None:
     """Write a classifier, which gets another output layer, whose tokenizer has an EOS token."""
     write_classifier(folder, config)
     file = folder / "tokenizer_config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"eos_token": "[SEP]"}))
+    tokens = {"eos_token": "[SEP]", "pad_token": pad}
+    file.write_text(json.dumps(json.loads(file.read_text()) | tokens))
 
 
 def samples_of(run: Path) -> list[dict[str, Any]]:

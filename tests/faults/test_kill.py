@@ -11,6 +11,7 @@ import pytest
 from faults.workflows import (
     CLASSIFICATION,
     IMAGES,
+    REWARD,
     STEPS,
     TOKEN_CLASSIFICATION,
     Changes,
@@ -44,6 +45,7 @@ ENGINES: dict[str, Changes] = {
     # Its teacher is what it starts from.
     "distillation": {"distillation": {"teacher": "tiny", "top_k": 8}},
     "token classification": {"train.global_batch_size": 8},
+    "reward": {"train.global_batch_size": 8},
     "muon": {"train.optimizer": "muon", "train.strategy": "fsdp2"},
     "adafactor": {"train.optimizer": "adafactor", "train.learning_rate": 1e-2},
 }
@@ -57,6 +59,7 @@ SECTIONS: dict[str, Changes] = {
     "kto": {"runs": {"only": {"model": "tiny", "dataset": "answers"}}},
     "classification": CLASSIFICATION,
     "token classification": TOKEN_CLASSIFICATION,
+    "reward": REWARD,
 }
 
 
@@ -73,7 +76,7 @@ MATRIX = [
     for victim in VICTIMS
     for step in moments(engine, victim)
 ]
-KILLED_WHOLE = ("ddp", "images", "mixture", "preference", "classification")
+KILLED_WHOLE = ("ddp", "images", "mixture", "preference", "classification", "reward")
 
 
 @pytest.fixture(scope="module")

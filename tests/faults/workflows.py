@@ -34,19 +34,22 @@ IMAGES: Changes = {
     },
     "runs": {"only": {"model": "resnet", "dataset": "digits"}},
 }
+_LLAMA = {
+    "source": "scratch",
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 64,
+}
 # A Llama that reads which module a function is from.
 CLASSIFICATION: Changes = {
     "datasets": {"modules-of": {"source": "python-stdlib", "format": "classification"}},
     "models": {
         "reader": {
-            "source": "scratch",
+            **_LLAMA,
             "classes_of": "modules-of",
             "tokenizer": {"train_on": "modules-of", "vocab_size": 512},
-            "hidden_size": 16,
-            "intermediate_size": 32,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-            "max_position_embeddings": 64,
         }
     },
     "runs": {"only": {"model": "reader", "dataset": "modules-of", "data": {"block_size": 64}}},
@@ -55,6 +58,25 @@ CLASSIFICATION: Changes = {
 TOKEN_CLASSIFICATION: Changes = json.loads(
     json.dumps(CLASSIFICATION).replace('"classification"', '"token-classification"')
 )
+# One that gives a function with its own body more.
+REWARD: Changes = {
+    "datasets": {"judged": {"source": "python-stdlib", "format": "reward"}},
+    "models": {
+        "judge": {
+            **_LLAMA,
+            "classes_of": "judged",
+            "tokenizer": {"train_on": "judged", "vocab_size": 512},
+        }
+    },
+    "runs": {
+        "only": {
+            "model": "judge",
+            "dataset": "judged",
+            "data": {"block_size": 64},
+            "reward": {"center_rewards_coefficient": 0.01},
+        }
+    },
+}
 
 
 def prepare(folder: Path, changes: Changes, sections: Changes | None = None) -> Project:

@@ -80,7 +80,8 @@ def _card(experiment: Experiment, output: Path) -> None:
     model, scores = Path("made-up/model"), Path("made-up/eval.json")
     model.mkdir(parents=True)
     (model / "README.md").write_text("---\nlibrary_name: transformers\n---\n\n# texts\n")
-    (model / "lineage.json").write_text(json.dumps({"inputs": {"results/models/tiny": "01ab"}}))
+    lineage = {"inputs": {"results/models/tiny": "01ab"}, "training": {}}
+    (model / "lineage.json").write_text(json.dumps(lineage))
     scores.write_text(json.dumps(made_up_results.scores()))
     cfg = {"run": "texts", "datasets": ["texts"], "place": "user/texts"}
     card(model, scores, [], output / "README.md", cfg)

@@ -33,6 +33,8 @@ MADE_FROM: dict[str, tuple[str, ...]] = {
     "benchmark": ("export text",),
     "choose": ("export text",),
     "classify": ("export labelled text",),
+    "classify reward": ("finetune reward",),
+    "classify reward": ("finetune reward",),
     "decode": ("base_model images",),
     "evaluate classification": ("export labelled text",),
     "evaluate images": ("export images",),
@@ -50,7 +52,7 @@ MADE_FROM: dict[str, tuple[str, ...]] = {
     "finetune kto": ("tokenize kto",),
     "finetune language": ("tokenize language",),
     "finetune preference": ("reference",),
-    "finetune reward": ("tokenize_labelled",),
+    "finetune reward": ("tokenize_labelled reward",),
     "finetune token_classification": ("tokenize_labelled",),
     "generate": ("export text",),
     "gguf": ("export text",),
@@ -63,6 +65,8 @@ MADE_FROM: dict[str, tuple[str, ...]] = {
     "tokenize language": ("base_model text",),
     "tokenize preference": ("base_model text",),
     "tokenize_labelled": ("base_model labelled text",),
+    "tokenize_labelled reward": ("base_model labelled text",),
+    "tokenize_labelled reward": ("base_model labelled text",),
 }
 
 

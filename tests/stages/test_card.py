@@ -32,7 +32,9 @@ def model(tmp_path: Path) -> Path:
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "README.md").write_text(CARD)
-    (folder / "lineage.json").write_text(json.dumps({"inputs": {"results/base": "0123abcd"}}))
+    (folder / "lineage.json").write_text(
+        json.dumps({"training": {}, "inputs": {"results/base": "0123abcd"}})
+    )
     return folder
 
 

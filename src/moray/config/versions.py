@@ -16,6 +16,7 @@ RESULTS = {
     "benchmark": 1,
     "card": 1,
     "choose": 1,
+    "classify reward": 1,
     "classify": 1,
     "decode": 1,
     "download": 1,
@@ -49,6 +50,7 @@ RESULTS = {
     "tokenize kto": 1,
     "tokenize language": 2,
     "tokenize preference": 1,
+    "tokenize_labelled reward": 1,
     "tokenize_labelled": 1,
     "track": 1,
 }

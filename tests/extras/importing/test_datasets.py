@@ -99,6 +99,40 @@ def test_pairs_of_axolotl_have_half_a_row_each() -> None:
     assert "datasets (rl: dpo" in refusals(AXOLOTL | {"rl": "dpo"})
 
 
+def test_reward_models_of_axolotl() -> None:
+    entry = {"path": "owner/pairs", "type": "bradley_terry.chat_template"}
+    theirs = AXOLOTL | {
+        "model_type": "AutoModelForSequenceClassification",
+        "num_labels": 1,
+        "reward_model": True,
+        "center_rewards_coefficient": 0.01,
+        "datasets": [entry],
+    }
+    overlay = imported(theirs)
+    assert overlay["datasets"]["theirs-1"]["format"] == "reward"
+    assert overlay["datasets"]["theirs-1"]["columns"] == {"prompt": "input"}
+    assert next(iter(overlay["models"].values()))["classes_of"] == "theirs-1"
+    assert at(overlay, "data.block_size") == 512
+    assert at(overlay, "reward.center_rewards_coefficient") == 0.01
+    for change, refused in (
+        ({"num_labels": 2}, "num_labels (2: only 1"),
+        ({"datasets": AXOLOTL["datasets"]}, "datasets (reward_model is for pairs"),
+        ({"reward_model": False}, "model_type (AutoModelForSequenceClassification"),
+        ({"datasets": [entry, entry | {"path": "owner/more"}]}, "trained on one dataset"),
+        ({"process_reward_model": True}, "process_reward_model ("),
+    ):
+        assert refused in refusals(theirs | change)
+
+
+def test_reward_models_of_llama_factory() -> None:
+    overlay = imported(LLAMA_FACTORY | {"stage": "rm"})
+    (name, dataset), *others = overlay["datasets"].items()
+    assert (dataset["format"], others) == ("reward", [])
+    assert next(iter(overlay["models"].values()))["classes_of"] == name
+    assert at(overlay, "data.block_size") == 512
+    assert not at(overlay, "data.packing")
+
+
 @pytest.mark.parametrize(
     ("given", "loss"),
     [

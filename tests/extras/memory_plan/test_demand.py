@@ -150,15 +150,13 @@ def test_a_plan_is_within_a_tenth_of_what_a_step_takes(
         (LLAMA, "classification"),
         (BERT, "token_classification"),
         pytest.param(LLAMA, "token_classification", marks=pytest.mark.release),
+        pytest.param(BERT, "reward", marks=pytest.mark.release),
+        (LLAMA, "reward"),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "model_type", value),
 )
 def test_a_plan_of_labelled_texts_is_too(
-    config: PreTrainedConfig,
-    task: TaskName,
-    adapter: Adapter | None,
-    tmp_path: Path,
-    alone: Worker,
+    config: PreTrainedConfig, task: TaskName, adapter: Adapter | None, tmp_path: Path, alone: Worker
 ) -> None:
     config.pad_token_id = 0
     of_words = task == "token_classification"

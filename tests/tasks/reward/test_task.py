@@ -62,7 +62,7 @@ def trl_figures(folder: Path, rows: Rows, coefficient: float | None, side: str) 
     chosen, rejected = torch.chunk(outputs.logits.squeeze(-1), chunks=2)
     margins = torch.from_numpy(rows["margin"].astype(np.float64))
     loss = trl_loss(chosen, rejected, margins, coefficient)
-    loss.backward()
+    torch.autograd.backward(loss)
     return loss.item(), _gradients(model)
 
 
@@ -97,17 +97,23 @@ def test_the_formula_is_that_of_trl(coefficient: float | None) -> None:
     rewards = (3 * torch.randn(64, 2, dtype=torch.float64)).requires_grad_()
     margins = torch.rand(64, dtype=torch.float64)
     loss = pair_losses(rewards, margins, coefficient).mean()
-    expected = trl_loss(*rewards.unbind(1), margins, coefficient)
+    expected = trl_loss(rewards[:, 0], rewards[:, 1], margins, coefficient)
     assert loss.item() == pytest.approx(expected.item(), rel=1e-12)
     gradients = [torch.autograd.grad(one, rewards)[0] for one in (loss, expected)]
     torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-15)
 
 
+@pytest.mark.parametrize("pad", ["[PAD]", None])
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_without_margins_and_centring_too(side: str, tmp_path: Path) -> None:
-    """A decoder is read at the last token, on whichever side others pad."""
+def test_a_decoder_is_read_at_the_same_token_whatever_pads(
+    side: str, pad: str | None, tmp_path: Path
+) -> None:
+    """Without a padding token, that is the EOS token, with which all texts end."""
     rows = text_pairs(60, margins=False)
-    check_equal(prepare_pairs(tmp_path, rows, DECODERS["Llama"]()), None, side)
+    folder = prepare_pairs(tmp_path, rows, DECODERS["Llama"](), pad)
+    tokenizer = AutoTokenizer.from_pretrained(folder / "model")
+    assert tokenizer.pad_token == (pad or tokenizer.eos_token)
+    check_equal(folder, None, side)
 
 
 def test_there_is_no_dropout(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_a_tokenizer_that_adds_no_eos_token_gets_one(tmp_path: Path) -> None:
 
 
 def test_conversations_are_rendered_whole_by_the_chat_template(tmp_path: Path) -> None:
-    keys = {
+    keys: dict[str, Any] = {
         "chat_template": f"{{{{ mark }}}}{TEMPLATE}",
         "template_variables": {"mark": "it"},
         "block_size": 20,

@@ -33,6 +33,7 @@ NESTED = (
     *("dynamic_checkpoint", "selective_checkpointing"),
 )
 
+_CLASSIFIER = "AutoModelForSequenceClassification"
 _TEXT_MODELS = re.compile(r"\w+For(CausalLM|ConditionalGeneration|ImageTextToText)")
 # Experts' weights, which axolotl adapts as parameters, and their names here.
 _SAME_PLUGINS = ("cut_cross_entropy", "kernels", "liger", "swanlab", "expert_parallel", "lm_eval")
@@ -67,7 +68,7 @@ def _rows(draft: Draft) -> None:
     draft.put("data.block_size", 2 * (length or 512) if is_dpo else length)
     if is_dpo:
         draft.different["sequence_len"] = "block_size is of a pair, so it has room for two answers"
-    draft.put("data.packing", packing and not is_dpo)
+    draft.put("data.packing", packing and not (is_dpo or draft.config.get("reward_model")))
     if draft.get("pretraining_dataset") and draft.config.get("sample_packing") is None:
         draft.put("data.packing", True)
     packed = draft.number("max_packed_sequence_len")
@@ -215,8 +216,17 @@ def _plugins(draft: Draft) -> None:
 
 def _kind(draft: Draft) -> None:
     kind = draft.get("type_of_model") or draft.get("model_type", "AutoModelForCausalLM")
-    if not _TEXT_MODELS.fullmatch(kind):
+    is_judge = bool(draft.get("reward_model"))
+    if not (is_judge and kind == _CLASSIFIER) and not _TEXT_MODELS.fullmatch(kind):
         draft.refused["model_type"] = f"{kind}: only causal language models"
+    labels = draft.get("num_labels")
+    if labels is not None and (labels != 1 or not is_judge):
+        draft.refused["num_labels"] = f"{labels}: only 1, with reward_model"
+    if (weight := draft.number("center_rewards_coefficient")) is not None:
+        if is_judge:
+            draft.put("reward.center_rewards_coefficient", weight)
+        else:
+            draft.same["center_rewards_coefficient"] = "only with reward_model"
     match draft.get("rl"):
         case None:
             pass
@@ -297,10 +307,12 @@ RULES: Sequence[Rule] = (
         _model,
     ),
     converts(
-        f"model_type type_of_model rl {_PREFERENCE}",
-        "a language model; `dpo`, `ipo`, `simpo`, `orpo` → `preference.loss`, `beta`, "
-        "`simpo_gamma`, `rpo_alpha`, `label_smoothing`; `kto` → `kto.beta`, `desirable_weight`, "
-        "`undesirable_weight`",
+        "model_type type_of_model reward_model num_labels center_rewards_coefficient "
+        f"rl {_PREFERENCE}",
+        "a language model; `reward_model` → `classes_of`, "
+        "`reward.center_rewards_coefficient`; `dpo`, `ipo`, `simpo`, `orpo` → `preference.loss`, "
+        "`beta`, `simpo_gamma`, `rpo_alpha`, `label_smoothing`; `kto` → `kto.beta`, "
+        "`desirable_weight`, `undesirable_weight`",
         _kind_and_loss,
     ),
     converts(

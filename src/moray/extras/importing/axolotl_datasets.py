@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from moray.extras.importing.axolotl_templates import PROMPT_FIELDS
-from moray.extras.importing.settings import combine, held_out, place, same_but_for_place
+from moray.extras.importing.settings import combine, held_out, judge, place, same_but_for_place
 from moray.extras.importing.table import Draft, Rule, converts, entry_draft, no_effect, refused
 
 _OWN_ROLES = {"system": ["system"], "user": ["user"], "assistant": ["assistant"]}
@@ -25,6 +25,7 @@ _FORMATS = {
     "chatml.ultra": "preference",
     "llama3.argilla_chat": "preference",
     "llama3.ultra": "preference",
+    "bradley_terry.chat_template": "reward",
     "completion": "text",
     "pretrain": "text",
 }
@@ -68,6 +69,7 @@ def _columns(draft: Draft) -> None:
             "chosen": "field_chosen",
             "rejected": "field_rejected",
         },
+        "reward": {},
         "text": {"text": "text_column" if kind == "pretrain" else "field"},
     }[format]
     if format == "preference" and kind != "chat_template.default":
@@ -77,6 +79,11 @@ def _columns(draft: Draft) -> None:
     if kind == "chat_template.default":
         columns["prompt"] = columns["prompt"] or "messages"
         draft.different["type"] = "pairs of text, not of messages, get no chat template"
+    if format == "reward":
+        columns["prompt"] = "input"
+        draft.different["type"] = (
+            "pairs of text get no chat template and no system prompt; write them as messages"
+        )
     # ShareGPT's name needs no mapping.
     standard = {"messages": ("messages", "conversations")}
     if column_names := {
@@ -235,7 +242,8 @@ DATASET: Sequence[Rule] = (
         "`instruction`; `chat_template`, `sharegpt` → `messages`; `chat_template.default`, "
         "`.argilla`, `.argilla_chat`, `chatml.` and `llama3.` with `ultra` and `argilla_chat` → "
         "`preference`; with `rl: kto`, `chatml.` and `llama3.argilla_chat`, and one's own fields "
-        "→ `unpaired-preference`; `completion`, `pretrain` → `text`; `columns`",
+        "→ `unpaired-preference`; `bradley_terry.chat_template` → `reward`; `completion`, "
+        "`pretrain` → `text`; `columns`",
         _columns,
     ),
     converts(
@@ -298,6 +306,12 @@ def datasets(draft: Draft) -> None:
         draft.refused["datasets"] = (
             "rl: dpo, ipo, simpo and orpo are for pairs, such as type: chat_template.default"
         )
+    if (formats == {"reward"}) != bool(draft.config.get("reward_model")):
+        draft.refused["datasets"] = (
+            "reward_model is for pairs, type: bradley_terry.chat_template, and they are for it"
+        )
+    if formats == {"reward"}:
+        judge(draft, "datasets")
     if draft.get("train_on_inputs") and not text_only:
         draft.refused["train_on_inputs"] = "prompts aren't trained"
     handling = str(draft.get("excess_length_strategy", "drop"))

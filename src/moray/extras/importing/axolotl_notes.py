@@ -199,7 +199,7 @@ _TRAINING: Sequence[Rule] = (
         "only with a plugin that plugins refuses",
     ),
 )
-# Quantization, reward models and reinforcement learning.
+# Quantization, rewards of steps and reinforcement learning.
 _OTHERS: Sequence[Rule] = (
     refused(
         "gptq gptq_* fp8 fp8_* dsv4_* use_dsv4_kernels use_onebitllms gemma4_fp8_nonexpert "
@@ -209,10 +209,7 @@ _OTHERS: Sequence[Rule] = (
         "no such quantization",
     ),
     no_effect(_inside("quantization", _QUANTIZATION), "only for `axolotl quantize`; see gguf"),
-    refused(
-        "reward_model process_reward_model num_labels center_rewards_coefficient",
-        "reward models aren't there",
-    ),
+    refused("process_reward_model", "a reward is of a whole text"),
     no_effect(
         f"{_TRL} {_VLLM} {_EBFT} gdpo",
         "only for reinforcement learning, which rl names",

@@ -55,6 +55,10 @@ def _kind(draft: Draft) -> None:
             draft.put("preference.simpo_gamma", draft.number("simpo_gamma", 0.5))
     if stage == "kto":
         _kto(draft)
+    if stage == "rm":
+        draft.different["stage"] = (
+            "the new output layer is a classifier's, which has no bias; moray draws it anew"
+        )
     for keys, only in ((_PREFERENCE, "dpo"), (_KTO, "kto")):
         for key in keys:
             if stage != only and key in draft.config and key not in draft.read:
@@ -93,7 +97,7 @@ def _rows(draft: Draft) -> None:
     draft.put("data.block_size", 2 * length if stage in _ANSWERED else length)
     if stage in _ANSWERED:
         draft.different["cutoff_len"] = "block_size is of a pair, so it has room for two answers"
-    draft.put("data.packing", packs and stage not in _ANSWERED)
+    draft.put("data.packing", packs and stage not in (*_ANSWERED, "rm"))
     draft.put("data.long_documents", "split" if stage == "pt" else "truncate")
     draft.put("data.mask_history", bool(draft.get("mask_history")))
     if packs and not neat:
@@ -210,15 +214,15 @@ RULES: Sequence[Rule] = (
     ),
     converts(
         f"stage do_train do_predict {' '.join(_PREFERENCE)} {' '.join(_KTO)}",
-        "`pt`, `sft`, `dpo`, `kto`; `preference.loss`, `beta`, `rpo_alpha`, `simpo_gamma`, "
+        "`pt`, `sft`, `dpo`, `kto`, `rm`; `preference.loss`, `beta`, `rpo_alpha`, `simpo_gamma`, "
         "`label_smoothing`; `kto.beta`, `desirable_weight`, `undesirable_weight`",
         _kind,
     ),
     converts(
         "dataset dataset_dir eval_dataset val_size max_samples mix_strategy interleave_probs",
         "`datasets.NAME` by `dataset_info.json`: `alpaca` → `instruction`, `sharegpt` → "
-        "`messages`, with `ranking` `preference`, with `kto_tag` `unpaired-preference`; "
-        "`validation_share`",
+        "`messages`, with `ranking` `preference` or `reward`, with `kto_tag` "
+        "`unpaired-preference`; `validation_share`",
         datasets,
     ),
     converts(

@@ -6,7 +6,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from moray.extras.importing.settings import combine, held_out, place, same_but_for_place
+from moray.extras.importing.settings import combine, held_out, judge, place, same_but_for_place
 from moray.extras.importing.table import Draft
 from moray.provenance.manifest import read_json
 
@@ -15,6 +15,15 @@ FORMATS = {
     "pt": "text",
     "dpo": "preference",
     "kto": "unpaired-preference",
+    "rm": "reward",
+}
+_PAIRS = {
+    "prompt": "prompt",
+    "messages": "prompt",
+    "chosen": "chosen",
+    "rejected": "rejected",
+    "system": "system",
+    "tools": "tools",
 }
 # Its names for the columns, by the format here: those that differ from its own defaults.
 _COLUMNS = {
@@ -26,14 +35,8 @@ _COLUMNS = {
         "history": "history",
     },
     "messages": {"messages": "messages", "system": "system", "tools": "tools"},
-    "preference": {
-        "prompt": "prompt",
-        "messages": "prompt",
-        "chosen": "chosen",
-        "rejected": "rejected",
-        "system": "system",
-        "tools": "tools",
-    },
+    "preference": _PAIRS,
+    "reward": _PAIRS,
     "unpaired-preference": {
         "prompt": "prompt",
         "response": "completion",
@@ -88,6 +91,8 @@ def datasets(draft: Draft) -> None:
             "a share of 0.05 is held out instead; see datasets.NAME.split and path, train and "
             "validation"
         )
+    if stage == "rm":
+        judge(draft, "dataset")
     weights = [float(weight) for weight in as_list(draft.get("interleave_probs"))]
     combine(draft)
     mixes = str(draft.get("mix_strategy", "concat")) != "concat"
@@ -194,13 +199,13 @@ def _section_of(
         for key, tag in entry.get("tags", {}).items()
         if tag not in _SHAREGPT_TAGS.get(key, ())
     ]
-    if stage in ("dpo", "kto") and entry.get("formatting", "alpaca") == "alpaca":
+    if stage in ("dpo", "kto", "rm") and entry.get("formatting", "alpaca") == "alpaca":
         draft.different[f"dataset.{name}"] = (
             "answers that are text get no chat template; write prompts and answers as messages"
         )
     if stage == "kto" and "kto_tag" not in names:
         refusals.append("no columns.kto_tag")
-    if stage != "dpo" and entry.get("ranking"):
+    if stage not in ("dpo", "rm") and entry.get("ranking"):
         refusals.append("ranking")
     if refusals:
         draft.refused[f"dataset.{name}"] = f"{', '.join(refusals)}: no counterpart"

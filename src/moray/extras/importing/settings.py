@@ -345,10 +345,15 @@ def push(draft: Draft, key: str) -> None:
 def combine(draft: Draft) -> None:
     """Name the datasets in the run."""
     names = [*draft.datasets]
-    if len(names) > 1:
-        draft.put("dataset", dict.fromkeys(names, 1.0))
-    else:
-        draft.put("dataset", names[0] if names else None)
+    one = names[0] if names else None
+    draft.put("dataset", dict.fromkeys(names, 1.0) if len(names) > 1 else one)
+
+
+def judge(draft: Draft, key: str) -> None:
+    """Make the model one of rewards, for the pairs of the only dataset."""
+    if len(draft.datasets) > 1:
+        draft.refused[key] = "a reward model is trained on one dataset"
+    draft.model["classes_of"] = next(iter(draft.datasets), None)
 
 
 def _intervals(draft: Draft) -> None:
