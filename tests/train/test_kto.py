@@ -1,6 +1,7 @@
 """Runs on good and bad answers: an independent computation's losses, under engines and layouts."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,9 @@ from plain import kto_losses_one_by_one
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.losses import Kto
-from moray.rows.store import StoredRows
-from moray.tasks.kto.task import KtoLoss, make_answer_batch
+from moray.errors import UserError
+from moray.rows.store import Rows, StoredRows
+from moray.tasks.kto.task import AnswerBatch, KtoLoss, make_answer_batch
 from moray.train.loop import train
 from moray.train.step import micro_batches
 from moray.train.task import task_of
@@ -115,3 +117,16 @@ def test_a_resumed_run_ends_with_the_same_bits(
     make_job: Callable[..., Make], alone: Worker
 ) -> None:
     check_resumption(make_job(), alone, 4)
+
+
+def test_a_reference_of_another_model_stops_a_run(
+    make_job: Callable[..., Make], alone: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def scaled(rows: Rows) -> AnswerBatch:
+        batch = make_answer_batch(rows)
+        own = replace(batch.own, reference=batch.own.reference * 1.01)
+        return replace(batch, own=own)
+
+    monkeypatch.setattr("moray.tasks.kto.task.make_answer_batch", scaled)
+    with pytest.raises(UserError, match="loss before the first step: "):
+        train(make_job()(max_steps=1), alone)
