@@ -151,7 +151,7 @@ def test_a_plan_is_within_a_tenth_of_what_a_step_takes(
         (BERT, "token_classification"),
         pytest.param(LLAMA, "token_classification", marks=pytest.mark.release),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "model_type", value),
 )
 def test_a_plan_of_labelled_texts_is_too(
     config: PreTrainedConfig,
