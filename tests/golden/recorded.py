@@ -34,7 +34,6 @@ MADE_FROM: dict[str, tuple[str, ...]] = {
     "choose": ("export text",),
     "classify": ("export labelled text",),
     "classify reward": ("finetune reward",),
-    "classify reward": ("finetune reward",),
     "decode": ("base_model images",),
     "evaluate classification": ("export labelled text",),
     "evaluate images": ("export images",),

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from classified import DECODERS, ENCODERS, write_classifier
+from classified import DECODERS, ENCODERS, opinions, write_classifier
+from classified import prepare as prepare_texts
 from safetensors.torch import load_file
 from tagged import TAGS, prepare, prepare_model, sentences
 from tokenizers import pre_tokenizers
@@ -56,6 +57,16 @@ def test_a_model_of_these_tags_keeps_its_output_layer_and_their_order(tmp_path: 
     prepare_model(folder)
     assert "classifier.weight" in changed(folder)
     assert read_manifest(folder / "model")["new_head"]
+
+
+def test_a_tagger_becomes_a_classifier_of_texts_with_a_new_output_layer(tmp_path: Path) -> None:
+    folder = prepare(tmp_path / "tagged", sentences(60), ENCODERS["BERT"]())
+    other = prepare_texts(tmp_path / "texts", opinions(60), ENCODERS["BERT"]())
+    cfg = {"source": "path", "path": str(folder / "given"), "classes_of": "dataset", "seed": 0}
+    base_model(other / "model", cfg, other / "dataset", modality="labelled text")
+    assert config(other)["architectures"] == ["BertForSequenceClassification"]
+    assert config(other)["problem_type"] == "single_label_classification"
+    assert read_manifest(other / "model")["new_head"]
 
 
 def test_a_model_from_scratch_tags_words(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_words_behind_the_end_of_a_row_are_counted_and_kept_for_the_scores(
     splits = read_manifest(folder / "labelled")["splits"]
     cut = {key: sum(one[key] for one in splits.values()) for key in ("cut_documents", "cut_words")}
     documents, words = cut.values()
-    assert f"{documents} of them cut to 8 tokens, without {words} words" in said
+    assert f"{documents} of them cut to 8 tokens, without {words} of their words" in said
     tags = read_tags(folder / "labelled")
     texts = next(read_documents(folder / "dataset/test.parquet"))
     for one, document in zip(tags, texts, strict=True):

@@ -85,13 +85,16 @@ def names_of(config: Any) -> list[str]:
     return [str(name).removeprefix("LABEL_") for name in classifiers.names_of(config)]
 
 
+def set_kind(config: Any, of_words: bool) -> None:
+    """Have a model's config say that it is of words, or of texts, whatever model it was of."""
+    config.architectures = [_ARCHITECTURE] if of_words else []
+
+
 def set_labels(config: Any, problem_type: str, names: Sequence[str]) -> None:
     """Write a problem into a model's config, and the names of its classes in their order."""
-    if problem_type == OF_WORDS:
-        # Its name is none that transformers has for a loss.
-        config.architectures = [_ARCHITECTURE]
-    else:
-        config.problem_type = problem_type
+    set_kind(config, problem_type == OF_WORDS)
+    # Names of transformers' losses; that of words has none.
+    config.problem_type = None if problem_type == OF_WORDS else problem_type
     if names:
         for key, value in classifiers.labels(names).items():
             setattr(config, key, value)

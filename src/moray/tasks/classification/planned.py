@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from moray.tasks.classification.classifier import built, config_of
+from moray.tasks.classification.classifier import built, config_of, set_kind
 from moray.tasks.classification.survey import SINGLE
 from moray.tasks.classification.task import LabelLoss, TextBatch, make_batch
 
@@ -14,6 +14,7 @@ from moray.tasks.classification.task import LabelLoss, TextBatch, make_batch
 def empty(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     """The model of a folder's config, on `meta`. Its output layer takes next to nothing."""
     config = config_of(folder)
+    set_kind(config, of_words=False)
     # Before the base model is made, a language model's, which may have none.
     if getattr(config, "pad_token_id", None) is None:
         config.pad_token_id = 0

@@ -6,15 +6,14 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from moray.tasks.classification.classifier import built, config_of, set_labels
-from moray.tasks.classification.survey import OF_WORDS
+from moray.tasks.classification.classifier import built, config_of, set_kind
 from moray.tasks.token_classification.task import TaggedBatch, TagLoss, make_batch
 
 
 def empty(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     """The model of a folder's config, on `meta`. Its output layer takes next to nothing."""
     config = config_of(folder)
-    set_labels(config, OF_WORDS, list(config.id2label.values()))
+    set_kind(config, of_words=True)
     with torch.device("meta"):
         return built(config, folder, dtype)
 

@@ -73,7 +73,9 @@ def tokenize_labelled(dataset: Path, model: Path, output: Path, cfg: dict[str, A
         )
     keys = ("rows", "cut_documents", "cut_words")
     rows, cut, words = (sum(one[key] for one in facts.values()) for key in keys)
-    lost = f", {cut:,} of them cut to {size} tokens, without {words:,} words" if cut else ""
+    lost = (
+        f", {cut:,} of them cut to {size} tokens, without {words:,} of their words" if cut else ""
+    )
     say(f"tokens {output.name}: {rows:,} texts with words of {len(names)} tags{lost}")
     if unread := encoder.unread:
         shown = ", ".join(map(ascii, [*unread][:_SHOWN]))
