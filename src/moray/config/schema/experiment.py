@@ -20,7 +20,7 @@ from moray.config.schema.base import (
 from moray.config.schema.datasets import Dataset
 from moray.config.schema.export import Export, Gguf, Push
 from moray.config.schema.losses import Classification, Preference, Reward
-from moray.config.schema.models import BaseModelSource
+from moray.config.schema.models import BaseModelSource, RunModel
 from moray.config.schema.sections import (
     Benchmarks,
     Data,
@@ -241,11 +241,17 @@ class Experiment(Section):
         return copy
 
     def starts(self, run: str) -> list[str]:
-        """The runs that a run may start from: one, or those of a sweep; none for a base model."""
+        """The runs that a run may start from: one, or those of a sweep; none for a base model.
+
+        A base model that is made of a run counts as that run.
+        """
         model = self.runs[run].model
+        if isinstance(model, str):
+            base = self.models.get(model)
+            return [base.run] if isinstance(base, RunModel) else []
         if isinstance(model, RunRef):
             return [model.run]
-        return sorted(self.sweeps[model.best]) if isinstance(model, BestRef) else []
+        return sorted(self.sweeps[model.best])
 
     def concurrent(self, run: str) -> int:
         """How many runs can train at the same time, this one among them.
