@@ -139,7 +139,7 @@ def faults_of_cycles(experiment: Experiment) -> Iterator[UserError]:
     for name in experiment.runs:
         for key, model in experiment.models_of(name).items():
             if circle := _way_back(experiment, name, model):
-                reference = ".best" if isinstance(model, BestRef) else ".run"
+                reference = {"BestRef": ".best", "RunRef": ".run"}.get(type(model).__name__, "")
                 yield UserError(
                     f"runs.{name}.{key}{reference}",
                     f"runs form a cycle ({' <- '.join(circle)})",

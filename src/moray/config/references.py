@@ -14,7 +14,7 @@ from moray.config.lineage import (
     faults_of_teacher,
 )
 from moray.config.schema.experiment import SMOKE_TEST_RUN, Experiment, Run
-from moray.config.schema.models import ScratchModel, ScratchVisionModel
+from moray.config.schema.models import RunModel, ScratchModel, ScratchVisionModel
 from moray.config.schema.sections import WorkerRange
 from moray.config.schema.strategies import STRATEGIES
 from moray.config.schema.train import Adapter
@@ -94,17 +94,39 @@ def _models(experiment: Experiment) -> Iterator[UserError]:
             dataset = model.tokenizer.train_on
             texts = [name for name, facts in MODALITIES.items() if facts.has_tokens]
             yield from _dataset(experiment, f"{path}.tokenizer.train_on", dataset, texts)
+        if isinstance(model, RunModel):
+            yield from _source_run(experiment, path, model)
         for key in MODEL_KEYS:
             if (entry := getattr(model, key, None)) is not None:
                 expected = modalities_of_key(key)
-                if isinstance(model, ScratchModel | ScratchVisionModel):
-                    has_tokens = isinstance(model, ScratchModel)
+                if isinstance(model, ScratchModel | ScratchVisionModel | RunModel):
+                    has_tokens = not isinstance(model, ScratchVisionModel)
                     expected = [
                         name for name in expected if MODALITIES[name].has_tokens == has_tokens
                     ]
                 elif model.random_weights:
                     expected = [name for name in expected if MODALITIES[name].has_tokens]
                 yield from _dataset(experiment, f"{path}.{key}", entry, expected)
+
+
+def _source_run(experiment: Experiment, path: str, model: RunModel) -> Iterator[UserError]:
+    """Faults of a base model that is made of a run."""
+    name, run = model.run, experiment.runs.get(model.run)
+    if run is None:
+        yield from faults_of_name(f"{path}.run", name, experiment.runs, "runs")
+    elif all(dataset in experiment.datasets for dataset in run.datasets):
+        if (modality := plan.modality(experiment, name)) != "text":
+            yield UserError(
+                f"{path}.run",
+                f"got {name}, which is on {modality}, expected a run on text",
+                "choose another, or write {run: " + name + "} as the model of a run",
+            )
+        if plan.exports_adapter(experiment, name):
+            yield UserError(
+                f"{path}.run",
+                f"run {name} exports only its adapter",
+                f"set export.merge_adapter: true in run {name}",
+            )
 
 
 def _dataset(

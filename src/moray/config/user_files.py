@@ -6,7 +6,7 @@ from moray.config.input_files import endings_of, input_file, input_files
 from moray.config.inputs import CHECK_PATH
 from moray.config.layout import workers_are_here
 from moray.config.schema.experiment import Experiment
-from moray.config.schema.models import PathModel, ScratchModel
+from moray.config.schema.models import PathModel, RunModel, ScratchModel
 from moray.errors import UserError
 
 
@@ -45,6 +45,8 @@ def model_files(experiment: Experiment, model: str) -> list[str]:
         named = [section.classes_of] if section.classes_of else []
         return [_description(name) for name in dict.fromkeys([*named, section.tokenizer.train_on])]
     described = [_description(section.classes_of)] if section.classes_of else []
+    if isinstance(section, RunModel):
+        return [*described, f"results/runs/{section.run}/model/manifest.json"]
     if isinstance(section, PathModel):
         if not Path(section.path, "config.json").is_file():
             raise UserError(

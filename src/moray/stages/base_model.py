@@ -1,4 +1,4 @@
-"""Make a base model: from scratch, from a local folder, or from the hub."""
+"""Make a base model: from scratch, from a local folder, from the hub, or of a run."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -69,6 +69,8 @@ def base_model(
             source = download_snapshot(cfg["repo_id"], cfg["revision"], has_weights)
         elif cfg["source"] == "path":
             source = Path(cfg["path"])
+        elif cfg["source"] == "run":
+            source = Path("results/runs", cfg["run"], "model")
         with _original_named(output, source):
             base: Base = module_of(owner, "base_model").make(output, cfg, source, dataset)
         model = base.model

@@ -24,6 +24,7 @@ from moray.config.schema.train import Adapter, Train
 from moray.config.tasks import TaskName, module_of
 from moray.extras.memory_plan.demand import Demand, Setup
 from moray.model.adapter import add_adapter
+from moray.model.dropout import without_dropout
 from moray.model.load import load_model
 from moray.model.quantization import Quantization
 from moray.tasks.language.loss import TokenBatch, TokenLoss, has_plain_head, make_batch
@@ -165,6 +166,7 @@ def test_a_plan_of_labelled_texts_is_too(
     settings = Train(compile=False, precision="fp32", global_batch_size=4, micro_batch_size=4)
     own = module_of(task, "planned")
     model = module_of("classification", "classifier").load(tmp_path)
+    model = without_dropout(model) if task == "reward" else model
     if adapter:
         add_adapter(model, adapter, seed=0)
     batch = own.batch(4, TOKENS)

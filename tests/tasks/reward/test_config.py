@@ -63,7 +63,56 @@ def test_only_reward_models_depend_on_centring() -> None:
         assert config(before, "tuned") == config(after, "tuned")
 
 
-REVIEWS = {
+HEIR = {
+    "models.heir": {"source": "run", "run": "tuned", "classes_of": "judged"},
+    "runs.heir": {"model": "heir", "dataset": "judged"},
+}
+
+
+def test_a_model_that_is_made_of_a_run_depends_on_it() -> None:
+    experiment = experiment_with(PAIRS | HEIR)
+    assert plan.model_files(experiment, "heir") == [
+        "results/datasets/judged/dataset.json",
+        "results/runs/tuned/model/manifest.json",
+    ]
+    assert plan.model_config(experiment, "heir") == {
+        "classes_of": "judged",
+        "run": "tuned",
+        "seed": 0,
+        "source": "run",
+    }
+    assert plan.start_folder(experiment, "heir") == "results/models/heir"
+    assert experiment.base_model("heir") == "heir"
+    # What the run was trained on may be held out here.
+    assert experiment.starts("heir") == ["tuned"]
+    assert {*experiment.trained_by("heir")} == {*experiment.trained_by("tuned"), "judged"}
+    texts = {
+        "datasets.reviews": REVIEWS["datasets.reviews"],
+        "models.heir.classes_of": "reviews",
+        "runs.heir.dataset": "reviews",
+    }
+    assert plan.task(experiment_with(PAIRS | HEIR | texts), "heir") == "classification"
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"models.heir.run": "tunedd"}, "models.heir.run: got tunedd, expected a name under runs"),
+        ({"models.heir.run": "judge"}, "models.heir.run: got judge, which is on labelled text"),
+        (
+            {"runs.tuned.adapter": {"rank": 4}, "runs.tuned.export": {"merge_adapter": False}},
+            "models.heir.run: run tuned exports only its adapter; set export.merge_adapter: true",
+        ),
+        ({"models.heir.run": "heir"}, "models.heir.run: got heir, which is on labelled text"),
+        ({"models.heir.classes_of": "modules"}, "got modules, which has text, expected labelled"),
+    ],
+)
+def test_a_model_is_made_of_a_whole_language_model(values: dict[str, Any], expected: str) -> None:
+    found = faults(PAIRS | HEIR | values)
+    assert any(expected in line for line in found), found
+
+
+REVIEWS: dict[str, Any] = {
     "datasets.reviews": {"source": "files", "path": "x", "format": "classification"},
     "models.reviewer": HUB | {"classes_of": "reviews"},
 }

@@ -20,7 +20,7 @@ from moray.config.schema.base import (
 from moray.config.schema.datasets import Dataset
 from moray.config.schema.export import Export, Gguf, Push
 from moray.config.schema.losses import Classification, Distillation, Kto, Preference, Reward
-from moray.config.schema.models import BaseModelSource
+from moray.config.schema.models import BaseModelSource, RunModel
 from moray.config.schema.sections import (
     Benchmarks,
     Data,
@@ -227,10 +227,16 @@ class Experiment(Section):
         return self.runs_of(section.teacher) if section else []
 
     def runs_of(self, model: ModelOrRun) -> list[str]:
-        """The runs that a model may be of: one, or those of a sweep; none for a base model."""
+        """The runs that a model may be of: one, or those of a sweep; none for a base model.
+
+        A base model that is made of a run counts as that run.
+        """
+        if isinstance(model, str):
+            base = self.models.get(model)
+            return [base.run] if isinstance(base, RunModel) else []
         if isinstance(model, RunRef):
             return [model.run]
-        return sorted(self.sweeps[model.best]) if isinstance(model, BestRef) else []
+        return sorted(self.sweeps[model.best])
 
     def models_of(self, run: str) -> dict[str, ModelOrRun]:
         """What a run starts from and what its teacher is, by key."""

@@ -4,7 +4,16 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from moray.config.schema.base import Name, PositiveInt, RepoId, Revision, Section, Seed, added
+from moray.config.schema.base import (
+    Name,
+    PositiveInt,
+    RepoId,
+    Revision,
+    RunName,
+    Section,
+    Seed,
+    added,
+)
 
 
 class TrainedTokenizer(Section):
@@ -114,6 +123,17 @@ class HubModel(_Existing):
     revision: Revision
 
 
+class RunModel(Section):
+    """The exported model of a run on text, with a new output layer for labels or rewards."""
+
+    source: Literal["run"] = Field(description="Selects this source.")
+    run: RunName = Field(description="Name of the run, which exports a whole model.")
+    classes_of: Name = Field(
+        description="Name of the dataset of labelled texts or of pairs that the model is for.",
+    )
+    seed: Seed = Field(0, description="Seed for the new output layer.")
+
+
 class ResNet(Section):
     """A residual network (He et al., 2015) of basic blocks. By default, the shape of ResNet18."""
 
@@ -180,5 +200,6 @@ class ScratchVisionModel(Section):
 
 
 BaseModelSource = Annotated[
-    ScratchModel | ScratchVisionModel | PathModel | HubModel, Field(discriminator="source")
+    ScratchModel | ScratchVisionModel | PathModel | HubModel | RunModel,
+    Field(discriminator="source"),
 ]

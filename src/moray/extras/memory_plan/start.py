@@ -16,7 +16,7 @@ from moray.config.layout import lay_out_here, on_cores_of, threads
 from moray.config.load import load_experiment
 from moray.config.recorded import existing_model_folder
 from moray.config.schema.experiment import Experiment
-from moray.config.schema.models import HubModel, PathModel, ScratchModel
+from moray.config.schema.models import HubModel, PathModel, RunModel, ScratchModel
 from moray.config.schema.sections import WorkerRange
 from moray.errors import ConfigError, UserError
 from moray.extras.memory_plan.advice import Accepts
@@ -115,6 +115,9 @@ def _folder(experiment: Experiment, model: str, temporary: Path) -> Path:
     if isinstance(section, ScratchModel):
         llama_config(section.model_dump(), section.tokenizer.vocab_size).save_pretrained(temporary)
         return temporary
+    if isinstance(section, RunModel):
+        # Its body is that of the run's own base.
+        return _folder(experiment, experiment.base_model(section.run), temporary)
     if isinstance(section, PathModel):
         # Its errors are those of the workflow.
         user_files.model_files(experiment, model)
