@@ -65,7 +65,6 @@ MADE_FROM: dict[str, tuple[str, ...]] = {
     "tokenize preference": ("base_model text",),
     "tokenize_labelled": ("base_model labelled text",),
     "tokenize_labelled reward": ("base_model labelled text",),
-    "tokenize_labelled reward": ("base_model labelled text",),
 }
 
 

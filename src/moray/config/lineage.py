@@ -139,9 +139,10 @@ def faults_of_cycles(experiment: Experiment) -> Iterator[UserError]:
     for name in experiment.runs:
         for key, model in experiment.models_of(name).items():
             if circle := _way_back(experiment, name, model):
-                reference = {"BestRef": ".best", "RunRef": ".run"}.get(type(model).__name__, "")
+                if not isinstance(model, str):
+                    key += ".best" if isinstance(model, BestRef) else ".run"
                 yield UserError(
-                    f"runs.{name}.{key}{reference}",
+                    f"runs.{name}.{key}",
                     f"runs form a cycle ({' <- '.join(circle)})",
                     "give one of them a base model from models",
                 )

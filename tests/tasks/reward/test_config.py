@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from small_config import HUB, experiment_with, faults
 
-from moray.config import plan
+from moray.config import plan, user_files
 
 SCRATCH = {"source": "scratch", "tokenizer": {"train_on": "modules"}, "classes_of": "judged"}
 PAIRS: dict[str, Any] = {
@@ -71,7 +71,7 @@ HEIR = {
 
 def test_a_model_that_is_made_of_a_run_depends_on_it() -> None:
     experiment = experiment_with(PAIRS | HEIR)
-    assert plan.model_files(experiment, "heir") == [
+    assert user_files.model_files(experiment, "heir") == [
         "results/datasets/judged/dataset.json",
         "results/runs/tuned/model/manifest.json",
     ]
