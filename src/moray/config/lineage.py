@@ -4,10 +4,10 @@ import difflib
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from moray.config.plan import chat_template, store_folders
+from moray.config.plan import chat_template, exports_adapter, modality, store_folders
 from moray.config.schema.base import result_keys
 from moray.config.schema.experiment import Experiment
-from moray.config.schema.models import ScratchModel
+from moray.config.schema.models import RunModel, ScratchModel
 from moray.config.schema.start import BestRef, ModelOrRun, RunRef
 from moray.config.tasks import FORMATS
 from moray.errors import UserError
@@ -132,6 +132,26 @@ def candidates(experiment: Experiment) -> set[str]:
     models = (model for run in experiment.runs for model in experiment.models_of(run).values())
     sweeps = {model.best for model in models if isinstance(model, BestRef)}
     return {run for sweep in sweeps for run in experiment.sweeps.get(sweep, ())}
+
+
+def faults_of_source_run(experiment: Experiment, path: str, model: RunModel) -> Iterator[UserError]:
+    """Faults of a base model that is made of a run."""
+    name, run = model.run, experiment.runs.get(model.run)
+    if run is None:
+        yield from faults_of_name(f"{path}.run", name, experiment.runs, "runs")
+    elif all(dataset in experiment.datasets for dataset in run.datasets):
+        if (of := modality(experiment, name)) != "text":
+            yield UserError(
+                f"{path}.run",
+                f"got {name}, which is on {of}, expected a run on text",
+                "choose another, or write {run: " + name + "} as the model of a run",
+            )
+        if exports_adapter(experiment, name):
+            yield UserError(
+                f"{path}.run",
+                f"run {name} exports only its adapter",
+                f"set export.merge_adapter: true in run {name}",
+            )
 
 
 def faults_of_cycles(experiment: Experiment) -> Iterator[UserError]:

@@ -9,6 +9,7 @@ from moray.config.lineage import (
     existing_starts,
     faults_of_cycles,
     faults_of_name,
+    faults_of_source_run,
     faults_of_start,
     faults_of_sweeps,
     faults_of_teacher,
@@ -95,7 +96,7 @@ def _models(experiment: Experiment) -> Iterator[UserError]:
             texts = [name for name, facts in MODALITIES.items() if facts.has_tokens]
             yield from _dataset(experiment, f"{path}.tokenizer.train_on", dataset, texts)
         if isinstance(model, RunModel):
-            yield from _source_run(experiment, path, model)
+            yield from faults_of_source_run(experiment, path, model)
         for key in MODEL_KEYS:
             if (entry := getattr(model, key, None)) is not None:
                 expected = modalities_of_key(key)
@@ -107,26 +108,6 @@ def _models(experiment: Experiment) -> Iterator[UserError]:
                 elif model.random_weights:
                     expected = [name for name in expected if MODALITIES[name].has_tokens]
                 yield from _dataset(experiment, f"{path}.{key}", entry, expected)
-
-
-def _source_run(experiment: Experiment, path: str, model: RunModel) -> Iterator[UserError]:
-    """Faults of a base model that is made of a run."""
-    name, run = model.run, experiment.runs.get(model.run)
-    if run is None:
-        yield from faults_of_name(f"{path}.run", name, experiment.runs, "runs")
-    elif all(dataset in experiment.datasets for dataset in run.datasets):
-        if (modality := plan.modality(experiment, name)) != "text":
-            yield UserError(
-                f"{path}.run",
-                f"got {name}, which is on {modality}, expected a run on text",
-                "choose another, or write {run: " + name + "} as the model of a run",
-            )
-        if plan.exports_adapter(experiment, name):
-            yield UserError(
-                f"{path}.run",
-                f"run {name} exports only its adapter",
-                f"set export.merge_adapter: true in run {name}",
-            )
 
 
 def _dataset(

@@ -19,12 +19,7 @@ from moray.extras.importing.settings import (
     schedule,
 )
 from moray.extras.importing.settings import steps as epochs_or_steps
-from moray.extras.importing.table import (
-    Draft,
-    Rule,
-    becomes,
-    converts,
-)
+from moray.extras.importing.table import Draft, Rule, becomes, converts
 
 NAME = "axolotl"
 MARK = "base_model"
