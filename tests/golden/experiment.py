@@ -61,10 +61,11 @@ EXPERIMENT: dict[str, Any] = {
             "format": "classification",
             **SHARES,
         },
-        "graded": {"source": "files", "path": "data/pairs.jsonl", "format": "reward", **SHARES},
-        "judged": {
+        # The same pairs, for a reward model.
+        "judged": {"source": "files", "path": "data/pairs.jsonl", "format": "reward", **SHARES},
+        "opinions": {
             "source": "files",
-            "path": "data/judged.jsonl",
+            "path": "data/opinions.jsonl",
             "format": "unpaired-preference",
             **SHARES,
         },
@@ -83,13 +84,15 @@ EXPERIMENT: dict[str, Any] = {
             "tokenizer": {"train_on": "ratings", "vocab_size": 300},
             "classes_of": "ratings",
         },
-        **{
-            f"reader-of-{dataset}": {
-                **LLAMA,
-                "tokenizer": {"train_on": "texts", "vocab_size": 300},
-                "classes_of": dataset,
-            }
-            for dataset in ("graded", "tagged")
+        "judge": {
+            **LLAMA,
+            "tokenizer": {"train_on": "judged", "vocab_size": 300},
+            "classes_of": "judged",
+        },
+        "tagger": {
+            **LLAMA,
+            "tokenizer": {"train_on": "texts", "vocab_size": 300},
+            "classes_of": "tagged",
         },
         "vit": {"source": "scratch-vision", "classes_of": "colours", **VIT},
     },
@@ -124,9 +127,13 @@ EXPERIMENT: dict[str, Any] = {
             "generate": {"num_samples": 1},
         },
         "ratings": {"model": "reader", "dataset": "ratings"},
-        "judged": {"model": "tiny", "dataset": "judged", "train": {"max_steps": 2}},
-        "graded": {"model": "reader-of-graded", "dataset": "graded", "train": {"max_steps": 2}},
-        "tagged": {"model": "reader-of-tagged", "dataset": "tagged", "train": {"max_steps": 2}},
+        "judged": {
+            "model": "judge",
+            "dataset": "judged",
+            "reward": {"center_rewards_coefficient": 0.01},
+        },
+        "opinions": {"model": "tiny", "dataset": "opinions", "train": {"max_steps": 2}},
+        "tagged": {"model": "tagger", "dataset": "tagged", "train": {"max_steps": 2}},
         "colours": {
             "model": "vit",
             "dataset": "colours",
@@ -160,7 +167,7 @@ def write_data(folder: Path) -> None:
         ],
     }
     # Drawn last, so that the others stay as they are.
-    rows["judged"] = [
+    rows["opinions"] = [
         {"prompt": text(4), "completion": text(6), "label": draw.random() < 0.5} for _ in range(60)
     ]
     rows["tagged"] = [

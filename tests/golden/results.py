@@ -51,9 +51,9 @@ OF_TEXT = ("texts", "answers", "talks")
 _RUNS = {
     "language": OF_TEXT,
     "preference": ("pairs",),
-    "kto": ("judged",),
+    "kto": ("opinions",),
     "classification": ("ratings",),
-    "reward": ("graded",),
+    "reward": ("judged",),
     "token_classification": ("tagged",),
     "images": ("colours",),
 }
@@ -87,7 +87,7 @@ def _of_main_job(experiment: Experiment) -> dict[str, Any]:
         "base_model images": _folder("results/models/vit"),
         "base_model text": _folder("results/models/tiny"),
         "classify": _files("ratings", "samples.jsonl", "generation.json"),
-        "classify reward": _files("graded", "samples.jsonl", "generation.json"),
+        "classify reward": _files("judged", "samples.jsonl", "generation.json"),
         "decode": _folder(_only(plan.prepared_folders(experiment, "colours"))),
         "download": {name: _folder(f"results/datasets/{name}") for name in EXPERIMENT["datasets"]},
         "export labelled text": _model("ratings"),
@@ -102,10 +102,10 @@ def _of_main_job(experiment: Experiment) -> dict[str, Any]:
             run: [_folder(store) for store in plan.prepared_folders(experiment, run)]
             for run in _RUNS["language"]
         },
-        "tokenize kto": _folder(_only(plan.prepared_folders(experiment, "judged"))),
+        "tokenize kto": _folder(_only(plan.prepared_folders(experiment, "opinions"))),
         "tokenize preference": _folder(_only(plan.prepared_folders(experiment, "pairs"))),
         "tokenize_labelled": _folder(_only(plan.prepared_folders(experiment, "ratings"))),
-        "tokenize_labelled reward": _folder(_only(plan.prepared_folders(experiment, "graded"))),
+        "tokenize_labelled reward": _folder(_only(plan.prepared_folders(experiment, "judged"))),
     }
     for task, runs in _RUNS.items():
         trained = {run: _files(run, "history.jsonl", "train.json") for run in runs}
