@@ -19,7 +19,13 @@ from moray.config.schema.datasets import (
     Url,
 )
 from moray.config.schema.experiment import Sections
-from moray.config.schema.models import HubModel, PathModel, ScratchModel, ScratchVisionModel
+from moray.config.schema.models import (
+    HubModel,
+    PathModel,
+    RunModel,
+    ScratchModel,
+    ScratchVisionModel,
+)
 
 # The keys of one entry of each source, all of them sound.
 ENTRIES: list[tuple[str, type[Section], dict[str, Any]]] = [
@@ -35,6 +41,7 @@ ENTRIES: list[tuple[str, type[Section], dict[str, Any]]] = [
     ("models", ScratchModel, {"source": "scratch", "tokenizer": {"train_on": "modules"}}),
     ("models", PathModel, {"source": "path", "path": "x"}),
     ("models", HubModel, HUB),
+    ("models", RunModel, {"source": "run", "run": "tuned", "classes_of": "x"}),
 ]
 
 

@@ -111,6 +111,8 @@ def test_reward_models_of_axolotl() -> None:
     overlay = imported(theirs)
     assert overlay["datasets"]["theirs-1"]["format"] == "reward"
     assert overlay["datasets"]["theirs-1"]["columns"] == {"prompt": "input"}
+    # Their rows have a column of this name, and text has no place for it.
+    assert overlay["datasets"]["theirs-1"]["system"] is False
     assert next(iter(overlay["models"].values()))["classes_of"] == "theirs-1"
     assert at(overlay, "data.block_size") == 512
     assert at(overlay, "reward.center_rewards_coefficient") == 0.01

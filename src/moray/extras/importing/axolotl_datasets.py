@@ -81,6 +81,7 @@ def _columns(draft: Draft) -> None:
         draft.different["type"] = "pairs of text, not of messages, get no chat template"
     if format == "reward":
         columns["prompt"] = "input"
+        draft.run["system"] = False
         draft.different["type"] = (
             "pairs of text get no chat template and no system prompt; write them as messages"
         )
