@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import torch
@@ -127,8 +127,9 @@ class _Process:
     def turn(self) -> None:
         assert self._process.stdin is not None
         if self._process.poll() is None:
-            self._process.stdin.write(b"\n")
-            self._process.stdin.flush()
+            # One that has failed meanwhile is told apart by what it says, see `read`.
+            with suppress(BrokenPipeError):
+                os.write(self._process.stdin.fileno(), b"\n")
 
     def read(self) -> Figures:
         assert self._process.stdout is not None

@@ -62,12 +62,19 @@ def reached(file: Path, seen: set[str]) -> set[str]:
     return seen
 
 
+def stages(script: Path) -> list[Path]:
+    """A script, and the modules of tasks that it imports by name."""
+    names = re.findall(r'module_of\(.+?, "(\w+)"\)', script.read_text())
+    return [script, *(file for name in names for file in ROOT.glob(f"src/moray/tasks/*/{name}.py"))]
+
+
 def test_profiles_say_what_each_rule_with_workers_may_use() -> None:
     rules, with_gpus = set(), set()
     for file in (ROOT / "workflow/rules").glob("*.smk"):
         for rule, body in re.findall(r"^rule (\w+):\n((?:[ \n].*\n?)*)", file.read_text(), re.M):
             script = re.search(r"scripts/\w+\.py", body)
-            if script and "workers.run" in reached(ROOT / "workflow" / script[0], set()):
+            files = stages(ROOT / "workflow" / script[0]) if script else []
+            if any("workers.run" in reached(file, set()) for file in files):
                 rules.add(rule)
             if "gpu=" in body:
                 with_gpus.add(rule)

@@ -1,15 +1,3 @@
-REFERENCES = {
-    plan.reference_name(EXPERIMENT, run): run
-    for run in EXPERIMENT.runs
-    if plan.has_reference(EXPERIMENT, run)
-}
-
-
-def reference_run(wildcards):
-    """Wildcards of the first run that uses a reference."""
-    return SimpleNamespace(run=REFERENCES[wildcards.reference])
-
-
 rule reference:
     """Log-probabilities of answers under the start of preference runs, shared by them."""
     input:

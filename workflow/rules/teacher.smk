@@ -1,28 +1,3 @@
-# By the name of a store: the first run that uses it, and its dataset.
-TAUGHT = {
-    name: (run, dataset)
-    for run in reversed(EXPERIMENT.runs)
-    for dataset, name in plan.taught_stores(EXPERIMENT, run).items()
-}
-
-
-def taught_run(wildcards):
-    run, _ = TAUGHT[wildcards.taught]
-    return run
-
-
-def tokens_to_teach(wildcards):
-    """The tokens of the run's dataset."""
-    run, dataset = TAUGHT[wildcards.taught]
-    return f"results/tokens/{plan.store_name(EXPERIMENT, run, dataset)}/manifest.json"
-
-
-def teacher_manifests(wildcards):
-    """That of a run's teacher, if it has one."""
-    section = EXPERIMENT.runs[wildcards.run].distillation
-    return [f"{plan.folder_of(section.teacher)}/manifest.json"] if section else []
-
-
 rule teacher:
     """A teacher's likeliest tokens in the place of each trained one, shared by the runs with it."""
     input:
