@@ -48,11 +48,12 @@ def remove_tasks(
     file = project.folder / "src/moray/config/tasks.py"
     code = file.read_text()
     # Formats have hyphens.
-    for entry in (*{*names, *(name.replace("_", "-") for name in names)}, modality):
+    entries = [*dict.fromkeys([*names, *(name.replace("_", "-") for name in names)]), modality]
+    for entry in entries:
         table = rf'^    "{entry}": \w+\(\n.*?^    \),\n'
         code, count = re.subn(table, "", code, flags=re.MULTILINE | re.DOTALL)
         assert count
         # Among the names at the top, in a line with others or in one of its own.
         code = re.sub(rf'"{entry}", |    "{entry}",\n', "", code)
-        assert f'"{entry}"' not in code
+    assert not [entry for entry in entries if f'"{entry}"' in code]
     file.write_text(code)

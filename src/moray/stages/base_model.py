@@ -86,7 +86,9 @@ def base_model(
             output, model=cfg, parameters=parameters, architecture=architecture, **base.facts
         )
         if proof:
-            write_proof(output, proof, [output / MANIFEST])
+            # What a run has made can change; other sources are pinned or the user's.
+            of_run = [source / MANIFEST] if source and cfg["source"] == "run" else []
+            write_proof(output, proof, [output / MANIFEST, *of_run])
     say(f"model {output.name}: {parameters / 1e6:.1f} M parameters{base.more}")
 
 
