@@ -22,7 +22,7 @@ rule reference:
             EXPERIMENT, REFERENCES[wildcards.reference], "evaluate"
         ),
     params:
-        code=lambda wildcards: code("reference", of=wildcards.reference),
+        code=lambda wildcards: code("reference", "language", of=wildcards.reference),
         cfg=lambda wildcards: plan.reference_config(
             EXPERIMENT, REFERENCES[wildcards.reference]
         ),

@@ -24,7 +24,7 @@ rule teacher:
     resources:
         gpu=lambda wildcards: layout.gpus(EXPERIMENT, taught_run(wildcards), "evaluate"),
     params:
-        code=lambda wildcards: code("teacher", of=wildcards.taught),
+        code=lambda wildcards: code("teacher", "language", of=wildcards.taught),
         cfg=lambda wildcards: plan.teacher_config(EXPERIMENT, taught_run(wildcards)),
         # Not compared with the last execution, because they take `input`.
         run=lambda wildcards, input: taught_run(wildcards),
