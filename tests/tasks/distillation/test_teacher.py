@@ -72,7 +72,7 @@ def test_a_store_has_room_for_the_row_with_most_trained_tokens(taught: Path) -> 
         pytest.param("ray", marks=pytest.mark.release),
     ],
 )
-def test_the_number_of_workers_changes_no_byte(
+def test_the_number_of_workers_changes_nothing_but_rounding(
     launcher: str, taught: Path, small: Path, tmp_path: Path
 ) -> None:
     evaluate = {"batch_size": 4}
