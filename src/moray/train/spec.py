@@ -10,6 +10,13 @@ from moray.config.schema.sections import Data, Ray
 from moray.config.schema.train import Adapter, Train
 from moray.storage.interface import Remote
 
+_SHARED = ("adapter", "datasets", "train")
+
+
+def task_settings(cfg: dict[str, Any]) -> dict[str, Any]:
+    """The sections of a training's `cfg` that only its task reads, by name."""
+    return {key: value for key, value in cfg.items() if key not in _SHARED}
+
 
 @dataclass(frozen=True)
 class Part:
@@ -100,7 +107,6 @@ class RunSpec:
             execution: `ray` section, the names in `tracking`, `proofs`, and the other keys of the
                 `train` and `data` sections.
         """
-        shared = ("adapter", "datasets", "train")
         return cls(
             name=name,
             start=start,
@@ -110,7 +116,7 @@ class RunSpec:
             ),
             settings=Train(**cfg["train"], **execution["train"]),
             adapter=Adapter(**cfg["adapter"]) if cfg["adapter"] else None,
-            task_settings={key: cfg[key] for key in cfg if key not in shared},
+            task_settings=task_settings(cfg),
             data=Data(**execution["data"]),
             ray=Ray(**execution["ray"]),
             code=code,

@@ -1,16 +1,18 @@
 """How many rows `micro_batch_size: auto` takes, without a GPU."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from architectures import PACKED
+from architectures import ROUTED
 from transformers import LlamaConfig
 
 from moray.config.schema.train import Train
-from moray.extras.memory_plan.demand import Demand, Setup
+from moray.extras.memory_plan.demand import Demand
 from moray.extras.memory_plan.fit import rows_that_fit
+from moray.extras.memory_plan.setup import Setup
 from moray.provenance.manifest import write_manifest
 from moray.train.micro_batch import with_micro_batch_size
 from moray.train.spec import Part, RunSpec
@@ -33,7 +35,7 @@ def job(tmp_path: Path) -> RunSpec:
     SHAPE.save_pretrained(tmp_path / "model")
     (tmp_path / "model/model.safetensors").touch()
     (tmp_path / "rows").mkdir()
-    write_manifest(tmp_path / "rows", task="language", block_size=512)
+    write_manifest(tmp_path / "rows", task="language", block_size=512, recipe={"packing": True})
     settings = Train(micro_batch_size="auto", global_batch_size=64)
     part = Part("data", tmp_path / "rows")
     return RunSpec("name", tmp_path / "model", (part,), settings)
@@ -67,13 +69,21 @@ def test_a_row_is_tried_even_on_the_smallest_card(job: RunSpec) -> None:
     assert rows_that_fit(job, 1, 10**6) == 1
 
 
+def test_rows_of_pairs_are_as_many_as_fit(job: RunSpec, tmp_path: Path) -> None:
+    recipe = {"packing": True}
+    write_manifest(tmp_path / "rows", task="preference", block_size=512, recipe=recipe)
+    job = replace(job, task_settings={"preference": {"loss": "simpo"}})
+    assert rows_that_fit(job, 1, 10**12) == 64
+    assert 1 < rows_that_fit(job, 1, 3 * 10**9) < 63
+
+
 def test_other_tasks_take_what_cpus_take(job: RunSpec, tmp_path: Path) -> None:
-    write_manifest(tmp_path / "rows", task="preference")
+    write_manifest(tmp_path / "rows", task="images")
     assert rows_that_fit(job, 1, 10**12) == 8
 
 
 def test_a_model_that_can_not_be_planned_takes_what_cpus_take(job: RunSpec) -> None:
-    PACKED["Mixtral"]().save_pretrained(job.start)
+    ROUTED["JetMoE"]().save_pretrained(job.start)
     assert rows_that_fit(job, 1, 10**12) == 8
 
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from present import needs
 from small_config import config_with, experiment_with
-from transformers import LlamaConfig
+from transformers import LlamaConfig, MixtralConfig
 from typer.testing import CliRunner
 
 from moray.cli import app
@@ -16,7 +16,8 @@ from moray.config import extras, plan
 from moray.config.recorded import existing_model_folder
 from moray.config.schema.train import Adapter, Train
 from moray.extras.memory_plan.advice import Advice, Change
-from moray.extras.memory_plan.demand import Demand, Setup
+from moray.extras.memory_plan.demand import Demand
+from moray.extras.memory_plan.setup import Setup
 from moray.extras.memory_plan.start import accepted_by_check
 from moray.extras.memory_plan.start import setup_of as planned_setup
 from moray.provenance.manifest import write_manifest
@@ -118,6 +119,80 @@ def test_what_cannot_be_planned_is_said_in_one_line(
     assert status == 1
     assert output.startswith(f"error: {error}"), output
     assert len(output.splitlines()) == 1
+
+
+MIXTURE = MixtralConfig(
+    hidden_size=256,
+    num_hidden_layers=4,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    intermediate_size=512,
+    num_local_experts=8,
+    vocab_size=2000,
+    max_position_embeddings=512,
+)
+
+
+@pytest.mark.parametrize("bits", [None, pytest.param("4bit", marks=needs("quantized_base"))])
+def test_a_mixture_of_experts_is_planned(
+    bits: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    MIXTURE.save_pretrained(tmp_path / "mixture")
+    (tmp_path / "mixture/model.safetensors").touch()
+    values: dict[str, Any] = {"models.tiny": {"source": "path", "path": "mixture"}}
+    if bits:
+        values["runs.base.adapter"] = {"rank": 4, "base_dtype": "bf16", "quantize_base": bits}
+    status, output = planned(tmp_path, monkeypatch, values, "base")
+    assert status == 0, output
+    assert "24 GB: fits" in output
+
+
+@needs("quantized_base")
+def test_8_bits_are_refused_for_a_mixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    MIXTURE.save_pretrained(tmp_path / "mixture")
+    (tmp_path / "mixture/model.safetensors").touch()
+    values = {
+        "models.tiny": {"source": "path", "path": "mixture"},
+        "runs.base.adapter": {"rank": 4, "base_dtype": "bf16", "quantize_base": "8bit"},
+    }
+    status, output = planned(tmp_path, monkeypatch, values, "base")
+    assert status == 1
+    assert output.startswith("error: runs.base.adapter.quantize_base: 8bit doesn't quantize")
+    assert len(output.splitlines()) == 1
+
+
+@needs("quantized_base")
+def test_8_bits_are_not_advised_for_a_mixture(tmp_path: Path) -> None:
+    setup = replace(
+        setup_of(tmp_path, gradient_checkpointing="offload", micro_batch_size=1),
+        adapter=Adapter(base_dtype="bf16"),
+    )
+    MIXTURE.save_pretrained(tmp_path)
+    four = replace(setup, adapter=Adapter(base_dtype="bf16", quantize_base="4bit"))
+    change = Advice(setup).change(Demand(four).total(1))
+    assert change is not None
+    assert change.keys[0] == "adapter.quantize_base: 4bit"
+
+
+@pytest.mark.parametrize(
+    ("format", "section"),
+    [
+        ("preference", {"preference": {"loss": "simpo"}}),
+        ("unpaired-preference", {}),
+        ("text", {"distillation": {"teacher": "tiny", "top_k": 8}}),
+    ],
+)
+def test_runs_on_answers_and_with_a_teacher_are_planned(
+    format: str, section: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values: dict[str, Any] = {f"runs.base.{key}": value for key, value in section.items()}
+    if format != "text":
+        rows = {"source": "files", "path": "rows.jsonl", "format": format}
+        values |= {"datasets.rows": rows, "runs.base.dataset": "rows"}
+    status, output = planned(tmp_path, monkeypatch, values, "base")
+    assert status == 0, output
+    assert "logits and loss" in output
+    assert "80 GB: fits" in output
 
 
 @pytest.mark.long

@@ -53,7 +53,7 @@ class Train(Section):
     micro_batch_size: Literal["auto"] | PositiveInt = execution_only(
         "auto",
         description="Maximum number of rows in a worker's forward pass. `auto`: on a GPU, as many "
-        "as fit into its memory by the plan of `moray plan`, for runs on language; otherwise 8.",
+        "as fit into its memory by the plan of `moray plan`; otherwise, and for images, 8.",
     )
     optimizer: OptimizerName = added(
         "adamw",

@@ -8,7 +8,8 @@ import torch
 from moray import machine
 from moray.config.schema.strategies import STRATEGIES
 from moray.config.schema.train import Adapter
-from moray.extras.memory_plan.demand import MOST_ROWS, Demand, Setup
+from moray.extras.memory_plan.demand import MOST_ROWS, Demand
+from moray.extras.memory_plan.setup import Setup
 
 # GB of the cards that people have.
 _CARDS = (24, 48, 80, 141)
@@ -63,7 +64,7 @@ class Advice:
         the precision of the base, then other hardware.
         """
         for keys, setup in self._changes():
-            if not self._accepts(keys):
+            if not self._accepts(keys) or setup.fault_of_quantization():
                 continue
             demand = self.demand(setup)
             if demand.total(setup.rows) <= limit:

@@ -1,128 +1,37 @@
 """What a worker of a run holds in memory at its peak, found without computing or weights."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
 from copy import copy
-from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from types import ModuleType
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
-from moray.config.schema.train import Adapter, Train
-from moray.config.tasks import TaskName, module_of
-from moray.errors import UserError, first_line
+from moray.extras.memory_plan.setup import Setup, module_without_weights, without_values
 from moray.extras.memory_plan.simulation import (
     Bytes,
     Kind,
     Pass,
     autocast_as_on_cuda,
-    compiled_softmax,
-    offloaded,
     on_fake_cpu,
-    quantize,
     simulate,
     simulate_loss,
-    states_of_decoder,
 )
-from moray.model.attention import VARLEN, fault_of_kernel
 from moray.model.folder import DTYPES
-from moray.model.forward import blocks_of, hook_saved, resolve
-from moray.model.load import empty_model
-from moray.tasks.language.loss import TokenLoss, make_batch
-from moray.tasks.language.rows import FIRST, TRAINED, row_type
-from moray.train.engine import enable_gradient_checkpointing
-from moray.train.kernels import choose_attention, use_attention
-from moray.train.memory import (
-    FLOAT,
-    QUANTIZED,
-    Footprint,
-    footprint,
-    rows_of_micro_batch,
-)
+from moray.model.forward import blocks_of
+from moray.model.size import num_weights
+from moray.train.memory import FLOAT, QUANTIZED, Footprint, footprint
 from moray.train.optimizer import block_matrices
-from moray.train.task import Batch, LossModule
+from moray.train.task import LossModule
 
 # Rows of the two passes that others follow from. With one row, some models take other paths.
 _ROWS = (2, 3)
 # Of DeepSpeed's `reduce_bucket_size`: gradients on their way, in fp32.
 _BUCKET = 4 * 5 * 10**8
-# Tasks whose runs can be planned.
-PLANNED: tuple[TaskName, ...] = (
-    "language",
-    "classification",
-    "reward",
-    "token_classification",
-)
 # Of a search for the largest micro-batch.
 MOST_ROWS = 1024
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What memory depends on.
-
-    Attributes:
-        model: path of the model in the config, for errors.
-        folder: has the model's `config.json`.
-        block_size: tokens in a row.
-        settings: the `train` section.
-        adapter: the `adapter` section.
-        workers: number of workers.
-        device: of the workers.
-        task: what the run is. Those with a module `planned` have a model, a loss and a batch of
-            their own there; others are language modelling.
-    """
-
-    model: str
-    folder: Path
-    block_size: int
-    settings: Train
-    adapter: Adapter | None
-    workers: int
-    device: Literal["cuda", "cpu"]
-    task: TaskName = "language"
-
-    @property
-    def own(self) -> ModuleType | None:
-        """What a task that isn't language modelling computes with."""
-        return None if self.task == "language" else module_of(self.task, "planned")
-
-    def batch(self, rows: int) -> Batch:
-        """Rows that are full: of one document each, all of whose tokens are trained."""
-        if self.own:
-            full: Batch = self.own.batch(rows, self.block_size)
-            return full
-        records = np.zeros(rows, row_type(self.block_size, np.dtype("<u4")))
-        records["flags"] = TRAINED
-        records["flags"][:, 0] |= FIRST
-        return make_batch(records)
-
-    def with_train(self, **keys: object) -> "Setup":
-        """The same with other keys of the `train` section."""
-        return replace(self, settings=self.settings.model_copy(update=keys))
-
-    @property
-    def rows(self) -> int:
-        """Rows of a micro-batch."""
-        return rows_of_micro_batch(self.settings, self.workers)
-
-    @property
-    def precision(self) -> str:
-        """`bf16` or `fp32`; GPUs are taken to have bf16."""
-        if "bf16" in (self.settings.weights, self.adapter and self.adapter.base_dtype):
-            return "bf16"
-        precision = self.settings.precision
-        if self.device == "cuda":
-            return "bf16" if precision == "auto" else precision
-        return resolve(precision, torch.device("cpu"))
 
 
 class Demand:
@@ -136,15 +45,15 @@ class Demand:
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
-        self._on_meta, quantized = self._module()
-        self._quantized = sum(weight.numel() for weight in quantized)
+        self._on_meta, quantized = module_without_weights(setup)
+        self._quantized = sum(map(num_weights, quantized))
         weights = list(self._on_meta.parameters())
-        self.trained = sum(weight.numel() for weight in weights if weight.requires_grad)
-        self.whole = sum(weight.numel() for weight in weights)
+        self.trained = _size(weights, trained=True)
+        self.whole = _size(weights)
         matrices = block_matrices(self._on_meta.model)
         self._in_matrices = sum(weight.numel() for weight in matrices)
         self._around = _around_blocks(self._on_meta.model, setup, quantized)
-        self._losses: dict[int, float] = {}
+        self._losses: dict[int, Bytes] = {}
 
     def under(self, setup: Setup) -> "Demand":
         """That of a setup with other workers or micro-batches, which runs the same passes."""
@@ -167,8 +76,7 @@ class Demand:
                 (two.backward, three.backward),
             )
         )
-        in_loss = forward[-1:].copy()
-        in_loss[:, Kind.LOSS] += self._loss(rows)
+        in_loss = forward[-1:] + self._loss(rows)
         moments = np.concatenate([forward, in_loss, backward])
         held, gradients = self._placed, self._gradients(moments)
         rest = moments[:, : Kind.GRADIENTS].sum(axis=1) + gradients
@@ -235,28 +143,25 @@ class Demand:
         # In buckets that are always there, or of the micro-batch before.
         return np.full(len(moments), float(self._placed.gradients))
 
-    def _loss(self, rows: int) -> float:
-        if self.setup.own:
+    def _loss(self, rows: int) -> Bytes:
+        """What the loss adds at each of its moments; see `simulate_loss`."""
+        setup = self.setup
+        if not setup.has_logits:
             # Of a number for each class.
-            return 0.0
+            return np.zeros((1, len(Kind)))
         if rows not in self._losses:
-            if self.setup.device == "cuda":
-                module, mode, dtype = self._on_meta, None, DTYPES[self.setup.precision]
-            else:
-                (module, mode), dtype = self._on_cpu, self._on_meta.model.dtype
-            width = module.model.get_output_embeddings().weight.shape[-1]
-            shape = (rows, self.setup.block_size, width)
-            with mode or nullcontext():
-                states = torch.empty(
-                    shape, dtype=dtype, device="cpu" if mode else "meta", requires_grad=True
-                )
-            batch = self.setup.batch(rows)
-            self._losses[rows] = simulate_loss(module, batch, states, self.setup.precision, mode)
+            on_cpu = setup.device == "cpu"
+            module, mode = self._on_cpu if on_cpu else (self._on_meta, None)
+            dtype = module.model.dtype if on_cpu else DTYPES[setup.precision]
+            backward, batch = setup.needs_most_backward, setup.batch(rows)
+            self._losses[rows] = simulate_loss(
+                module, batch, dtype, setup.precision, mode, backward
+            )
         return self._losses[rows]
 
     @cached_property
     def _on_cpu(self) -> tuple[LossModule, FakeTensorMode]:
-        module, mode = self._module()[0], FakeTensorMode()
+        module, mode = module_without_weights(self.setup)[0], FakeTensorMode()
         on_fake_cpu(module, mode)
         if self.setup.device == "cuda":
             autocast_as_on_cuda(module.model)
@@ -265,74 +170,14 @@ class Demand:
     @cached_property
     def _passes(self) -> list[Pass]:
         module, mode = self._on_cpu
-        batches = map(self.setup.batch, _ROWS)
-        with _without_values(module.model, self.setup):
+        # Chunks, whose number depends on that of the rows, are for `_loss`.
+        few = self.setup.needs_most_backward
+        batches = (self.setup.batch(rows, few) for rows in _ROWS)
+        with without_values(module.model, self.setup):
             two, three = (simulate(module, batch, self.setup.precision, mode) for batch in batches)
             if len(two.forward) != len(three.forward) or len(two.backward) != len(three.backward):
                 raise RuntimeError("its operations depend on the number of rows")
         return [two, three]
-
-    def _module(self) -> tuple[LossModule, list[torch.Tensor]]:
-        """The module that is trained, on `meta`, and its quantized weights."""
-        setup, adapter, settings = self.setup, self.setup.adapter, self.setup.settings
-        dtype = DTYPES[adapter.base_dtype if adapter else settings.weights]
-        model = (
-            setup.own.empty(setup.folder, dtype) if setup.own else empty_model(setup.folder, dtype)
-        )
-        plain = False
-        if not setup.own:
-            with _without_values(model, setup):
-                plain = has_plain_head(model)
-        quantized: list[torch.Tensor] = []
-        if adapter and adapter.quantize_base:
-            quantized = quantize(model, adapter.quantize_base)
-        if adapter:
-            # PEFT takes a while to import.
-            from moray.model.adapter import add_adapter
-
-            add_adapter(model, adapter, settings.seed)
-        if settings.strategy == "fsdp2":
-            # It casts what it gathers.
-            model.to(DTYPES[setup.precision])
-        module = setup.own.loss_module(model) if setup.own else TokenLoss(model, plain)
-        with _without_values(model, setup):
-            module.attention = _attention(model, setup)
-        use_attention(model, module.attention)
-        if settings.gradient_checkpointing:
-            enable_gradient_checkpointing(model)
-        if settings.gradient_checkpointing == "offload" and setup.device == "cuda":
-            hook_saved(model, offloaded)
-        if setup.device == "cuda" and settings.compile is not False and not setup.own:
-            module.softmax = compiled_softmax
-        module.train()
-        return module, quantized
-
-
-@contextmanager
-def _without_values(model: PreTrainedModel, setup: Setup) -> Iterator[None]:
-    """Say that a model can't be planned if the body fails."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise UserError(
-            setup.model,
-            f"a {model.config.model_type} model can't be run without values ({first_line(error)})",
-            "set train.micro_batch_size to a number, train a few steps, and see what is used",
-        ) from error
-
-
-def _attention(model: PreTrainedModel, setup: Setup) -> str | None:
-    settings = setup.settings
-    if setup.device == "cpu":
-        compiled, length = settings.compile is True, None if setup.own else setup.block_size
-        return choose_attention(model, settings, torch.device("cpu"), length, compiled=compiled)
-    if settings.attention in ("sdpa", "eager"):
-        return settings.attention
-    if setup.own:
-        return None
-    # Also for `flex`, which keeps as much.
-    is_fused = setup.precision == "bf16" and not fault_of_kernel(model, VARLEN)
-    return "varlen" if is_fused else None
 
 
 def _around_blocks(model: PreTrainedModel, setup: Setup, quantized: list[torch.Tensor]) -> float:
@@ -362,39 +207,4 @@ def _around_blocks(model: PreTrainedModel, setup: Setup, quantized: list[torch.T
 
 
 def _size(weights: list[nn.Parameter], trained: bool = False) -> int:
-    return sum(weight.numel() for weight in weights if weight.requires_grad or not trained)
-
-
-# Operations of a linear layer on any tensor; of `meta`, which has no values, all that can be asked.
-_LINEAR = {
-    "mm", "addmm", "linear", "matmul", "bmm", "t", "transpose", "view", "_unsafe_view", "reshape",
-    "slice", "alias", "detach", "expand", "permute", "unsqueeze", "squeeze",
-}  # fmt: skip
-
-
-class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Callable[..., object], types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        self.names.append(func.__name__.partition(".")[0])
-        return func(*args, **(kwargs or {}))
-
-
-@torch.no_grad()
-def has_plain_head(model: PreTrainedModel) -> bool:
-    """Whether logits are the output embedding of the decoder's states, by the operations.
-
-    The training asks the same of values, which a model on `meta` doesn't have.
-
-    Args:
-        model: on `meta`.
-    """
-    operations = _Operations()
-    width = model.get_output_embeddings().weight.shape[-1]
-    tokens = torch.zeros(1, 2, dtype=torch.long, device="meta")
-    states = torch.empty(1, 2, width, dtype=model.dtype, device="meta")
-    with states_of_decoder(model, states), operations:
-        model(input_ids=tokens, use_cache=False)
-    return set(operations.names) <= _LINEAR
+    return sum(num_weights(weight) for weight in weights if weight.requires_grad or not trained)

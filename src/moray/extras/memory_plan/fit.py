@@ -20,7 +20,8 @@ def rows_that_fit(spec: RunSpec, workers: int, capacity: int) -> int:
     """
     # Takes a while to import, and drivers only hand this function on.
     from moray.extras.memory_plan.advice import usable
-    from moray.extras.memory_plan.demand import PLANNED, Demand, Setup
+    from moray.extras.memory_plan.demand import Demand
+    from moray.extras.memory_plan.setup import PLANNED, Setup
 
     manifest = read_manifest(spec.store)
     if manifest["task"] not in PLANNED:
@@ -34,6 +35,8 @@ def rows_that_fit(spec: RunSpec, workers: int, capacity: int) -> int:
         workers=workers,
         device="cuda",
         task=manifest["task"],
+        task_settings=spec.task_settings,
+        packing=manifest["recipe"].get("packing", True),
     )
     limit = usable(capacity / 1e9)
     share = -(-spec.settings.global_batch_size // workers)

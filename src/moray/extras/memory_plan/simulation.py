@@ -7,7 +7,7 @@ itself is not.
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import wraps
@@ -19,16 +19,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
-from transformers.pytorch_utils import Conv1D
 
-from moray.config import extras
 from moray.model.forward import autocast, blocks_of, decoder_of
-from moray.model.quantization import Bits
 from moray.train.task import Batch, LossModule
 
 _CPU = torch.device("cpu")
@@ -61,7 +59,35 @@ class Pass:
     backward: Bytes
 
 
-class _Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class WithoutValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Has operations whose results PyTorch doesn't know without values."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _KNOWN.get(func, func)(*args, **(kwargs or {}))
+
+
+def _grouped_mm(left: Tensor, right: Tensor, offs: Tensor, *_: object, **__: object) -> Tensor:
+    """A result of `torch.nn.functional.grouped_mm`, which PyTorch knows in bf16 alone.
+
+    That of states, shape (tokens, inputs), and weights, shape (experts, inputs, outputs); or the
+    weights' gradients, of two matrices.
+    """
+    experts = () if right.dim() == 3 else (len(offs),)
+    return left.new_empty(*experts, left.shape[0], right.shape[-1])
+
+
+def _bincount(values: Tensor, weights: None, minlength: int) -> Tensor:
+    """The numbers of values that are all below `minlength`."""
+    return values.new_empty(minlength)
+
+
+_KNOWN = {
+    torch.ops.aten._grouped_mm.default: _grouped_mm,
+    torch.ops.aten.bincount.default: _bincount,
+}
+
+
+class _Ledger(WithoutValues):
     """Counts the memory of tensors that are made while it is active, until they are freed."""
 
     def __init__(self, module: nn.Module, batch: Batch) -> None:
@@ -70,12 +96,15 @@ class _Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._alive = np.zeros(len(Kind))
         self._held: dict[int, tuple[Kind, int]] = {}
         self._weights = {_key(weight) for weight in module.parameters()}
-        inputs = [*module.buffers(), *vars(batch).values()]
+        inputs = [*module.buffers(), *_tensors(batch)]
         self._known = self._weights | {_key(tensor) for tensor in inputs}
         self.events: dict[Kind, list[Bytes]] = {kind: [] for kind in Kind}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
+        made = super().__torch_dispatch__(func, types, args, kwargs)
+        if func is torch.ops.prim.device.default:
+            # transformers asks for it a few times more in the first pass.
+            return made
         kind = self.kind
         if func is torch.ops.aten._to_copy.default and _key(args[0]) in self._weights:
             kind = Kind.CASTS
@@ -112,6 +141,12 @@ class _Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return np.array(self.events[kind])
 
 
+def _tensors(batch: Batch) -> Iterator[Tensor]:
+    """A batch's tensors, of which the first one has the tokens that the decoder is trained on."""
+    for value in vars(batch).values():
+        yield from _tensors(value) if isinstance(value, Batch) else [value]
+
+
 def _key(tensor: Tensor) -> int:
     key: int = tensor.untyped_storage()._cdata
     return key
@@ -146,6 +181,8 @@ def simulate(module: LossModule, batch: Batch, precision: str, mode: FakeTensorM
         mode: that of the module's tensors.
     """
     batch = batch._each(mode.from_tensor)
+    with mode, WithoutValues(), autocast(precision, _CPU):  # type: ignore[no-untyped-call]
+        module.begin_step([batch], 1.0)
     ledger = _Ledger(module, batch)
 
     def begin_loss(*_: object) -> None:
@@ -153,47 +190,97 @@ def simulate(module: LossModule, batch: Batch, precision: str, mode: FakeTensorM
 
     is_language_model = module.model.get_output_embeddings() is not None
     body = decoder_of(module.model) if is_language_model else module.model.base_model
-    hooks = [body.register_forward_hook(begin_loss)]
-    hooks += [
-        parameter.register_post_accumulate_grad_hook(ledger.is_gradient)  # type: ignore[no-untyped-call]
-        for parameter in module.parameters()
-        if parameter.requires_grad
-    ]
+    hook = body.register_forward_hook(begin_loss)
     with mode, ledger:
         with autocast(precision, _CPU):
             loss = module(batch)
         ledger.kind = Kind.WORKSPACE
-        loss.backward()
-    for hook in hooks:
-        hook.remove()
-    module.zero_grad()
+        _backward(loss, module, ledger)
+    hook.remove()
     return Pass(ledger.counted(Kind.ACTIVATIONS), ledger.counted(Kind.WORKSPACE))
 
 
+def _backward(loss: Tensor, module: LossModule, ledger: _Ledger) -> None:
+    hooks = [
+        parameter.register_post_accumulate_grad_hook(ledger.is_gradient)  # type: ignore[no-untyped-call]
+        for parameter in module.parameters()
+        if parameter.requires_grad
+    ]
+    loss.backward()  # type: ignore[no-untyped-call]
+    for hook in hooks:
+        hook.remove()
+    module.zero_grad()
+
+
 def simulate_loss(
-    module: LossModule, batch: Batch, states: Tensor, precision: str, mode: FakeTensorMode | None
-) -> float:
-    """Bytes that the loss of a micro-batch needs at most, beyond the decoder's states.
+    module: LossModule,
+    batch: Batch,
+    dtype: torch.dtype,
+    precision: str,
+    mode: FakeTensorMode | None,
+    backward: bool,
+) -> Bytes:
+    """What the loss of a micro-batch needs beyond the decoder's states, at each of its moments.
 
     Args:
         module: on `meta`, which stands for a GPU, since more logits are computed at once there;
             or as `on_fake_cpu` leaves it.
         batch: real tensors.
-        states: the decoder's, shape (rows, tokens, width), on the module's device.
+        dtype: of the decoder's states.
         precision: `bf16` or `fp32`.
         mode: that of the module's tensors; None on `meta`.
+        backward: whether its own backward pass counts too.
+
+    Returns:
+        Shape (operations, kinds), all but gradients as of the loss.
     """
-    batch = batch._each(mode.from_tensor) if mode else batch.to(states.device)
+    device = _CPU if mode else torch.device("meta")
+    batch = batch._each(mode.from_tensor) if mode else batch.to(device)
+    width = module.model.get_output_embeddings().weight.shape[-1]
+    with mode or nullcontext():
+        shape = (*next(_tensors(batch)).shape, width)
+        states = torch.empty(shape, dtype=dtype, device=device, requires_grad=True)
     ledger = _Ledger(module, batch)
     ledger.kind = Kind.LOSS
+    # Balancing routers, which is done in training alone, is no part of it.
+    module.eval()
     with ExitStack() as around:
         around.enter_context(states_of_decoder(module.model, states))
         if mode:
             around.enter_context(mode)
-            around.enter_context(autocast(precision, _CPU))
         around.enter_context(ledger)
-        module(batch)
-    return float(ledger.counted(Kind.LOSS).sum(axis=1).max())
+        with autocast(precision, _CPU) if mode else _linear_layers_in(dtype):
+            module.begin_step([batch], 1.0)
+            loss = module(batch)
+            if backward and not mode:
+                _backward(loss, module, ledger)
+        if backward and mode:
+            _backward(loss, module, ledger)
+    module.train()
+    events = ledger.counted(Kind.LOSS)
+    in_loss = np.zeros_like(events)
+    in_loss[:, Kind.GRADIENTS] = events[:, Kind.GRADIENTS]
+    in_loss[:, Kind.LOSS] = events.sum(axis=1) - events[:, Kind.GRADIENTS]
+    return in_loss
+
+
+@contextmanager
+def _linear_layers_in(dtype: torch.dtype) -> Iterator[None]:
+    """During the body, linear layers compute in a type, as under autocast, which `meta` has not.
+
+    Also in backward passes, in which no function mode is active.
+    """
+    linear = functional.linear
+
+    def cast(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        bias = None if bias is None else bias.to(dtype)
+        return linear(states.to(dtype), weight.to(dtype), bias)
+
+    functional.linear = cast  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        functional.linear = linear
 
 
 class _Output(BaseModelOutput):
@@ -264,60 +351,3 @@ def offloaded() -> saved_tensors_hooks:
         return torch.empty(shape, dtype=dtype, device=_CPU)
 
     return saved_tensors_hooks(lambda tensor: (tensor.shape, tensor.dtype), made_again)
-
-
-class _Dequantized(torch.autograd.Function):
-    """A product with a 4-bit weight, which is dequantized for it, and again for its gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, states: Tensor, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
-        ctx.of = shape, dtype
-        weight = torch.empty(shape, dtype=dtype, device=states.device)
-        return states.to(dtype) @ weight
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        shape, dtype = ctx.of
-        return (
-            gradient.to(dtype) @ torch.empty(shape, dtype=dtype, device=gradient.device).T,
-            None,
-            None,
-        )
-
-
-def quantize(model: PreTrainedModel, bits: Bits) -> list[Tensor]:
-    """Have a model's linear layers but the output embedding compute as quantized ones do.
-
-    Args:
-        model: on `meta`.
-        bits: of a weight.
-
-    Returns:
-        Their weights.
-    """
-    if bits == "8bit":
-        extras.part(extras.QUANTIZED[bits], "base").quantize_empty(model, bits)
-        return [weight for weight in model.parameters() if weight.dtype == torch.int8]
-    # bitsandbytes' layers compute with values; in bf16.
-    quantized: list[Tensor] = []
-    for module in model.modules():
-        if not isinstance(module, nn.Linear | Conv1D) or module is model.get_output_embeddings():
-            continue
-        shape = tuple(module.weight.shape)
-        quantized.append(module.weight)
-        if isinstance(module, nn.Linear):
-            shape = shape[::-1]
-        module.forward = _forward_of(module, shape, torch.bfloat16)  # type: ignore[method-assign]
-    return quantized
-
-
-def _forward_of(
-    module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype
-) -> Callable[[Tensor], Tensor]:
-    apply: Callable[..., Tensor] = _Dequantized.apply
-
-    def forward(states: Tensor) -> Tensor:
-        product = apply(states, shape, dtype)
-        return product if module.bias is None else product + module.bias  # type: ignore[operator]
-
-    return forward

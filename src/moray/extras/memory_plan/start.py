@@ -20,10 +20,11 @@ from moray.config.schema.models import HubModel, PathModel, RunModel, ScratchMod
 from moray.config.schema.sections import WorkerRange
 from moray.errors import ConfigError, UserError
 from moray.extras.memory_plan.advice import Accepts
-from moray.extras.memory_plan.demand import PLANNED, Setup
+from moray.extras.memory_plan.setup import PLANNED, Setup
 from moray.model.shapes import positions_in
 from moray.tasks.language.scratch import llama_config
 from moray.train.checks import model_faults
+from moray.train.spec import task_settings
 
 
 def accepted_by_check(experiment: Experiment, run: str) -> Accepts:
@@ -79,7 +80,7 @@ def setup_of(experiment: Experiment, run: str) -> Iterator[Setup]:
         block_size, positions = section.data.block_size, positions_in(folder / "config.json")
         if faults := [*model_faults(run, block_size, positions, section.adapter, None)]:
             raise ConfigError(faults)
-        yield Setup(
+        setup = Setup(
             model=f"models.{model}",
             folder=folder,
             block_size=block_size,
@@ -91,7 +92,12 @@ def setup_of(experiment: Experiment, run: str) -> Iterator[Setup]:
             workers=_workers(experiment, run, device),
             device=device,  # type: ignore[arg-type]
             task=task,
+            task_settings=task_settings(plan.train_config(experiment, run)),
+            packing=section.data.packing is not False,
         )
+        if fault := setup.fault_of_quantization():
+            raise UserError(f"runs.{run}.{fault.path}", fault.problem, fault.remedy)
+        yield setup
 
 
 def _workers(experiment: Experiment, run: str, device: str) -> int:

@@ -7,6 +7,7 @@ loaded in; otherwise only their bytes do.
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -113,6 +114,40 @@ def expect_experts(model: PreTrainedModel) -> None:
         vars(module._parameters[name])["quant_state"] = None
 
 
+@dataclass(frozen=True)
+class _WithoutValues:
+    """Stands for the scales of a tensor that has no values.
+
+    Attributes:
+        shape: of the whole.
+        dtype: that it is computed with in.
+    """
+
+    shape: torch.Size
+    dtype: torch.dtype
+
+
+def quantize_empty_experts(model: nn.Module) -> list[nn.Parameter]:
+    """Give the experts of a model on `meta` as many bytes as those in 4 bits have.
+
+    Unlike those of `expect_experts`, they can compute, with wholes without values.
+
+    Returns:
+        Their tensors.
+    """
+    tensors = []
+    for module, name in [*tensors_of_experts(model)]:
+        whole = module._parameters[name]
+        assert whole is not None
+        packed = torch.empty((whole.numel() + 1) // 2, 1, dtype=torch.uint8, device="meta")
+        state = _WithoutValues(whole.shape, whole.dtype)
+        vars(module).setdefault(_STATES, {})[name] = state
+        tensors.append(nn.Parameter(packed, requires_grad=False))
+        vars(tensors[-1])["quant_state"] = state
+        module._parameters[name] = tensors[-1]
+    return tensors
+
+
 def compute_whole(model: nn.Module, recompute: bool = False) -> None:
     """Have experts compute with their weights in the type that they were loaded in.
 
@@ -184,7 +219,9 @@ def _in_place(
             experts._parameters[name] = weight
 
 
-def _dequantized(weight: Tensor, state: "QuantState") -> Tensor:
+def _dequantized(weight: Tensor, state: "QuantState | _WithoutValues") -> Tensor:
+    if isinstance(state, _WithoutValues):
+        return torch.empty(state.shape, dtype=state.dtype, device=weight.device)
     from bitsandbytes.functional import dequantize_4bit
 
     whole: Tensor = dequantize_4bit(weight, state)
