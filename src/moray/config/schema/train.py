@@ -292,6 +292,12 @@ class Adapter(Section):
         description="Ids of tokens whose embeddings are trained too, beside those of "
         "`models.NAME.new_tokens`. Needs `strategy: ddp`.",
     )
+    create_new_adapter: bool = added(
+        True,
+        description="`false`: go on with the adapter that the run's start was exported as "
+        "(`model: {run: NAME}`, with `export.merge_adapter: false` there), instead of a new one on "
+        "top of it. The optimizer begins anew.",
+    )
     base_dtype: Literal["fp32", "bf16"] = Field(
         "fp32",
         description="Data type of the frozen base's weights during training. `bf16` halves "
