@@ -191,7 +191,8 @@ AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
         },
         ADAPTER,
         "can't be combined with train.strategy: fsdp2, because PEFT's layer for the rows of "
-        "models.folder.new_tokens can't be sharded; set strategy to ddp, or train all weights",
+        "models.folder.new_tokens can't be sharded; set strategy to ddp, or train the embeddings "
+        "whole, unless both share their weights (modules_to_save: [embed_tokens, lm_head])",
     ),
     (
         {f"{ADAPTER}.base_dtype": "bf16", f"{TRAIN}.precision": "fp32"},

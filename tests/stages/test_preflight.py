@@ -310,8 +310,11 @@ def test_new_tokens_of_a_base_are_not_sharded_with_an_adapter(unmet: Unmet, fold
     assert unmet(["base"], **sharded) == [
         "runs.base.adapter: can't be combined with train.strategy: fsdp2, because PEFT's layer for "
         "the rows of new_token_ids in models/folder/config.json can't be sharded; set strategy to "
-        "ddp, or train all weights"
+        "ddp, or train the embeddings whole, unless both share their weights (modules_to_save: "
+        "[embed_tokens, lm_head])"
     ]
+    sharded["runs.base.adapter"] = {"modules_to_save": ["embed_tokens", "lm_head"]}
+    assert not any("new_token_ids" in line for line in unmet(["base"], **sharded))
 
 
 UNREADABLE = """

@@ -1,6 +1,7 @@
 """Runs with adapters of many kinds: one process, two workers, resumed."""
 
 import itertools
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from moray.config.schema.train import Adapter
 from moray.model.adapter import add_adapter, save_adapter
 from moray.model.folder import base_reference
 from moray.model.load import load_model
+from moray.model.shapes import NEW_TOKENS
 from moray.provenance.manifest import write_manifest
 from moray.train.loop import train
 from moray.train.spec import RunSpec
@@ -44,7 +46,16 @@ def test_two_workers_have_the_losses_of_one_and_a_resumed_run_the_same_bits(
     config = AutoConfig.from_pretrained(small / "model")
     config.tie_word_embeddings = False
     AutoModelForCausalLM.from_config(config).save_pretrained(untied / "model")
-    make = job_maker(untied, tmp_path)
+    # With embeddings that are trained whole, also those of new tokens are.
+    marked = Path(shutil.copytree(untied / "model", tmp_path / "marked"))
+    read = json.loads((marked / "config.json").read_text())
+    (marked / "config.json").write_text(json.dumps(read | {NEW_TOKENS: [5, 7]}))
+    plain = job_maker(untied, tmp_path)
+
+    def make(name: str, adapter: Adapter, **keys: Any) -> RunSpec:
+        made = plain(name, adapter, **keys)
+        return replace(made, start=marked) if adapter.modules_to_save else made
+
     adapters = {
         name: Adapter(**{"rank": 4, "target_modules": ATTENTION, **keys})
         for name, keys in FIELDS.items()

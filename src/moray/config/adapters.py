@@ -69,7 +69,8 @@ def faults_of_adapter(
             f"set strategy to {' or '.join(sorted(strategies))}",
         )
     base = existing_base(experiment, name)
-    if base and getattr(experiment.models[base], "new_tokens", []) and train.strategy != "ddp":
+    new = base and getattr(experiment.models[base], "new_tokens", [])
+    if new and train.strategy != "ddp" and not adapter.trains_embeddings:
         yield new_tokens_error(path, train.strategy, f"models.{base}.new_tokens")
     if adapter.trainable_token_indices and train.strategy != "ddp":
         yield new_tokens_error(path, train.strategy, "trainable_token_indices")

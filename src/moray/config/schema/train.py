@@ -221,6 +221,10 @@ def _fault_of(expression: str) -> str | None:
     return None
 
 
+_INPUT_EMBEDDINGS = {"embed_tokens", "embed_in", "wte", "word_embeddings"}
+_OUTPUT_EMBEDDINGS = {"lm_head", "embed_out"}
+
+
 class Adapter(Section):
     """LoRA: trains small matrices added to the frozen base. Source: Hu et al., 2021."""
 
@@ -319,6 +323,12 @@ class Adapter(Section):
         numbers = self.layers_to_transform, self.target_parameters
         is_expression = isinstance(self.target_modules, str) and self.target_modules != "all-linear"
         return is_expression or any((*names, *numbers))
+
+    @property
+    def trains_embeddings(self) -> bool:
+        """Whether input and output embeddings are trained whole, by the names that most have."""
+        saved = {*(self.modules_to_save or ())}
+        return bool(saved & _INPUT_EMBEDDINGS and saved & _OUTPUT_EMBEDDINGS)
 
     @property
     def changes_base(self) -> bool:
