@@ -52,7 +52,9 @@ def test_results_are_there(taught: Project) -> None:
     lineage = json.loads((results / "runs/student/model/lineage.json").read_text())
     assert "results/runs/base/model/manifest.json" in lineage["inputs"]
     assert "nothing to be done" in taught.snakemake("eval", "generate", "report").stderr.lower()
-    assert (results / "report.html").is_file()
+    page = (results / "report.html").read_text()
+    assert "distillation.teacher.run" in page
+    assert "checked against transformers" in page.lower()
 
 
 CHANGES: dict[str, tuple[Change, set[str]]] = {
