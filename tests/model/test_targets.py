@@ -10,7 +10,12 @@ import torch
 from architectures import HYBRID, PACKED, ROUTED, UNPACKED, build
 from peft import PeftModel
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    PreTrainedModel,
+)
 
 from moray.config.schema.train import Adapter
 from moray.errors import UserError
@@ -211,3 +216,11 @@ def test_rows_of_new_tokens_are_those_of_embeddings_that_are_not_trained_whole(
     assert rows() == {"embed_tokens": [5, 6], "lm_head": [5, 6]}
     assert rows(modules_to_save=["lm_head"]) == {"embed_tokens": [5, 6]}
     assert rows(modules_to_save=["embed_tokens", "lm_head"]) is None
+
+
+def test_a_classifier_has_no_output_embedding_to_adapt(model_folder: Path) -> None:
+    config = AutoConfig.from_pretrained(model_folder)
+    config.pad_token_id = 0
+    adapted = lora_config(AutoModelForSequenceClassification.from_config(config), Adapter())
+    assert adapted.trainable_token_indices is None
+    assert adapted.modules_to_save == ["score"]

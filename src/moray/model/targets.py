@@ -345,8 +345,9 @@ def _in_heads(model: PreTrainedModel, heads: list[str]) -> list[str]:
 
 def _embeddings(model: PreTrainedModel) -> list[str]:
     """The paths of the input and output embeddings; of tied ones, PEFT trains both by the first."""
-    both = [model.get_input_embeddings(), model.get_output_embeddings()]
-    if model.config.get_text_config().tie_word_embeddings:
-        both.pop()
+    found, output = [model.get_input_embeddings()], model.get_output_embeddings()
+    # Classifiers have none.
+    if output is not None and not model.config.get_text_config().tie_word_embeddings:
+        found.append(output)
     names = {id(module): name for name, module in model.named_modules()}
-    return [names[id(module)] for module in both]
+    return [names[id(module)] for module in found]
