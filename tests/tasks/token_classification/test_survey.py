@@ -35,6 +35,7 @@ def row(*tags: str) -> dict[str, Any]:
     [
         (["B-PER", "I-PER", "O"], True),
         (["S-A", "E-A", "L-A", "U-A"], True),
+        (["B-A", "M-A", "E-A"], True),
         (["O"], False),
         (["NN", "VB", "O"], False),
         (["PER", "O"], False),

@@ -17,7 +17,7 @@ from moray.tasks.classification.survey import (
 OUTSIDE = "O"
 """The tag of words that are part of no entity."""
 
-_ENTITY = re.compile("[BIESLU]-.+")
+_ENTITY = re.compile("[BIESLUM]-.+")
 
 
 def spell_entities(names: Sequence[str]) -> bool:
