@@ -108,7 +108,7 @@ def _document(row: Mapping[str, Any], shape: Shape) -> Document:
             document = pair(**values, default_system=shape.system, remarks=shape.remarks)
             return Document(**document, margin=margin)
         case "token-classification":
-            return tagged(**values)
+            return cast(Document, module_of(format.task, "documents").tagged(**values))
         case "prompt-completion" if not values["completion"].strip():
             raise RowError("got an empty completion, expected text", _FILL_IN)
         case _:
@@ -229,33 +229,6 @@ def _number(value: Any, column: str) -> float | None:
             "fix it, remove the row, or set bad_rows: drop",
         )
     return number
-
-
-def tagged(tokens: Any, tags: Any) -> Document:
-    """Make the document of words and their tags, each a list.
-
-    Raises:
-        RowError: if there isn't a tag for each word, or a word or a tag is nothing.
-    """
-    for name, value in (("tokens", tokens), ("tags", tags)):
-        if not isinstance(value, list):
-            raise RowError(
-                f"got {type(value).__name__} for {name}, expected a list with an entry a word",
-                "write lists, in JSON Lines or Parquet",
-            )
-    if len(tokens) != len(tags):
-        raise RowError(
-            f"got {len(tokens)} words and {len(tags)} tags, expected a tag for each word",
-            "fix the row, remove it, or set bad_rows: drop",
-        )
-    words, names = [*map(spelling_of, tokens)], [*map(_label, tags)]
-    for what, entries in (("word", words), ("tag", names)):
-        empty = [number for number, entry in enumerate(entries, 1) if not (entry or "").strip()]
-        if empty:
-            raise RowError(f"got nothing as {what} {empty[0]} of {len(entries)}", _FILL_IN)
-    return Document(
-        tokens=json.dumps(words, ensure_ascii=False), tags=json.dumps(names, ensure_ascii=False)
-    )
 
 
 def _check_text(value: Any, column: str) -> None:
