@@ -83,12 +83,12 @@ def test_the_config_decides_first(tmp_path: Path) -> None:
         (
             [0, 1, -100],
             {},
-            "dataset: got -100 as the label of 20 rows, which stands for no label; ",
+            "dataset: got -100 as the label of 20 rows, which stands for no ",
         ),
         (
             [[0, 1], [-100]],
             {},
-            "dataset: got -100 as the label of 20 rows, which stands for no lab",
+            "got -100 as the label of 20 rows, which stands for no label; ",
         ),
         ([0.5, 1.5, "inf"], {}, "such as inf; fix those rows to predict numbers, or set single_"),
     ],

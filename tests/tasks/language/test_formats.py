@@ -196,6 +196,27 @@ def test_of_messages_and_a_completion_the_messages_are_read() -> None:
     assert document(row, Shape("messages")) == chat(("user", "é"), ("assistant", "b"))
 
 
+def test_a_prompt_that_messages_do_not_have_is_named() -> None:
+    def said(prompt: Any, columns: dict[str, str]) -> list[str]:
+        shape = Shape("messages", columns)
+        shape.remarks.place = "file, line 1"
+        document({"messages": TALK, "prompt": prompt}, shape)
+        return shape.remarks.lines("chats")
+
+    assert said("a title", {}) == [
+        "warning: dataset chats: some rows have a prompt as text that their messages don't have, "
+        "which is not used (first in file, line 1)"
+    ]
+    for prompt, columns in (("é\n", {}), (None, {}), (" ", {}), ("a title", {"group": "prompt"})):
+        assert said(prompt, columns) == []
+
+
+def test_a_column_that_is_read_under_another_name_is_not_read_again() -> None:
+    row = {"input": "é", "output": "b"}
+    expected = chat(("user", "é"), ("assistant", "b"))
+    assert document(row, Shape("instruction", {"instruction": "input"})) == expected
+
+
 @pytest.mark.parametrize("part", ["prompt", "completion"])
 def test_a_completion_that_is_no_list_of_messages_is_named(part: str) -> None:
     row = {"prompt": TALK[:1], "completion": TALK[1:], part: 5}

@@ -97,7 +97,7 @@ def test_a_number_of_no_class_is_refused_alike_with_names_and_without(
     metadata = {"huggingface": json.dumps({"info": {"features": {"ner_tags": feature}}})}
     table = pa.Table.from_pylist(rows).replace_schema_metadata(metadata)
     pq.write_table(table, tmp_path / "rows.parquet")
-    with pytest.raises(UserError, match="row 7: got nothing as tag 2 .*; give each word a tag"):
+    with pytest.raises(UserError, match=r"row 7: got nothing as tag 2 .*; give each word a tag"):
         downloaded(tmp_path, tmp_path / "rows.parquet")
 
 

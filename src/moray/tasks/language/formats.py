@@ -13,7 +13,13 @@ from moray.corpus.columns import Columns
 from moray.corpus.dataset import Document, RowError
 from moray.corpus.remarks import Remarks
 from moray.corpus.values import group_key, is_nothing, spelling_of
-from moray.tasks.language.conversation import DefaultSystem, conversation, divide, join_completion
+from moray.tasks.language.conversation import (
+    DefaultSystem,
+    asks,
+    conversation,
+    divide,
+    join_completion,
+)
 
 _ANSWERS = ("chosen", "rejected")
 # Characters that spreadsheets put between values besides commas.
@@ -66,14 +72,16 @@ def document(row: Mapping[str, Any], shape: Shape) -> Document:
 def _document(row: Mapping[str, Any], shape: Shape) -> Document:
     values, format = dict[str, Any](), FORMATS[shape.format]
     completes = _has_completion(row, shape)
-    replaced_columns = _replaced_columns(completes) if shape.format == "messages" else ()
-    # In other rows, the column of this name has the whole conversation.
-    if shape.format == "unpaired-preference" and "messages" in shape.columns:
-        replaced_columns = ("prompt", "completion")
+    replaced_columns = _replaced_columns(row, shape, completes)
+    # Columns that the config calls something else.
+    taken = {column for name, column in shape.columns.items() if name != "group"}
     for name, required in format.columns.items():
         if name in replaced_columns:
             continue
         column = _column(row, name, shape)
+        if not required and name not in shape.columns and column in taken:
+            values[name] = None
+            continue
         shape.table_columns.read.add(column)
         value = _value(row, column, required)
         if name in format.classes:
@@ -98,6 +106,8 @@ def _document(row: Mapping[str, Any], shape: Shape) -> Document:
             fields = conversation(
                 messages, values["tools"], values["system"], shape.system, shape.remarks
             )
+            if not completes:
+                _mention_prompt(row, fields, shape)
         case "preference":
             return pair(**values, default_system=shape.system, remarks=shape.remarks)
         case "unpaired-preference":
@@ -114,6 +124,20 @@ def _document(row: Mapping[str, Any], shape: Shape) -> Document:
         case _:
             fields = values
     return cast(Document, fields)
+
+
+def _mention_prompt(row: Mapping[str, Any], fields: Mapping[str, str | None], shape: Shape) -> None:
+    """Add a remark if a row has a prompt that its messages don't have."""
+    prompt = "" if "prompt" in shape.columns.values() else row.get("prompt")
+    if not isinstance(prompt, str) or not prompt.strip():
+        return
+    if json.dumps(prompt.strip(), ensure_ascii=False)[1:-1] not in str(fields["messages"]):
+        shape.remarks.add(
+            "prompt",
+            "some rows have a prompt as text that their messages don't have, which is not used "
+            "(first in {place})",
+            is_warning=True,
+        )
 
 
 def _instruction_turns(instruction: str, context: str | None, output: str) -> list[dict[str, str]]:
@@ -149,9 +173,13 @@ def _has_completion(row: Mapping[str, Any], shape: Shape) -> bool:
     return shape.format == "messages" and not whole and all(parts)
 
 
-def _replaced_columns(completes: bool) -> tuple[str, ...]:
-    """The columns of `messages` that others replace in a row."""
-    return ("messages",) if completes else ("prompt", "completion")
+def _replaced_columns(row: Mapping[str, Any], shape: Shape, completes: bool) -> tuple[str, ...]:
+    """The columns of a row that others replace."""
+    if shape.format == "messages":
+        return ("messages",) if completes else ("prompt", "completion")
+    if shape.format == "unpaired-preference" and "messages" in shape.columns:
+        return () if "completion" in shape.columns else ("completion",)
+    return ()
 
 
 def _column(row: Mapping[str, Any], name: str, shape: Shape) -> str:
@@ -275,7 +303,7 @@ def pair(
             others, or a conversation doesn't end with the assistant's answer.
     """
     answers = dict(zip(_ANSWERS, (chosen, rejected), strict=True))
-    if isinstance(prompt, str) and all(_asks(answer, prompt) for answer in answers.values()):
+    if isinstance(prompt, str) and all(asks(answer, prompt) for answer in answers.values()):
         prompt = None
     for name, answer in answers.items():
         if not answer or (isinstance(answer, str) and not answer.strip()):
@@ -339,13 +367,6 @@ def _conversations(
                 message["weight"] = 0
     chosen, rejected = (json.dumps(messages[name], ensure_ascii=False) for name in _ANSWERS)
     return Document(chosen=chosen, rejected=rejected, tools=by_answer["chosen"]["tools"])
-
-
-def _asks(answer: Any, prompt: str) -> bool:
-    """Whether an answer is a whole conversation that has a prompt as a question."""
-    before = answer[:-1] if isinstance(answer, list) else []
-    texts = [message.values() for message in before if isinstance(message, Mapping)]
-    return any(prompt in values for values in texts)
 
 
 def _whole(prompt: Any, answer: Any, name: str) -> list[Any]:

@@ -39,10 +39,10 @@ def tagged(tokens: Any, tags: Any) -> Document:
         empty = [number for number, entry in enumerate(entries, 1) if not (entry or "").strip()]
         if empty:
             raise RowError(f"got nothing as {what} {empty[0]} of {len(entries)}", remedy)
-    for number, name in enumerate(names, 1):
-        if _NO_TAG.fullmatch(name or ""):
+    for number, tag in enumerate(names, 1):
+        if _NO_TAG.fullmatch(tag or ""):
             raise RowError(
-                f"got {name} as tag {number} of {len(names)}, which stands for no tag", _TAG_IT
+                f"got {tag} as tag {number} of {len(names)}, which stands for no tag", _TAG_IT
             )
     return Document(
         tokens=json.dumps(words, ensure_ascii=False), tags=json.dumps(names, ensure_ascii=False)
