@@ -92,6 +92,15 @@ def test_messages_go_on_with_a_prompt_of_messages() -> None:
     assert document(row, Shape(FORMAT)) == expected
 
 
+def test_the_column_of_llama_factory_is_suggested_and_works() -> None:
+    row = {"messages": [ASKED, REPLY], "kto_tag": False}
+    with pytest.raises(RowError) as caught:
+        document(row, Shape(FORMAT))
+    assert caught.value.problem == "got columns messages, kto_tag, expected label"
+    assert caught.value.remedy == "set columns: {label: kto_tag}"
+    assert document(row, Shape(FORMAT, {"label": "kto_tag"})) == talk(ASKED, REPLY, label=False)
+
+
 def test_a_column_that_is_read_under_another_name_is_read_once() -> None:
     row = {"messages": [ASKED], "completion": [REPLY], "label": True}
     assert document(row, Shape(FORMAT, {"prompt": "messages"})) == talk(ASKED, REPLY)

@@ -60,7 +60,8 @@ def answer(
     if prompt is None:
         raise RowError(
             "got no prompt, expected one for each completion",
-            "map the column under columns, or fill it in; messages can have both",
+            "name its column under columns, as in {prompt: question}, or {messages: completion} if "
+            'conversations have both; if there is none, write "prompt": ""',
         )
     if isinstance(prompt, str) != isinstance(completion, str):
         raise RowError(
