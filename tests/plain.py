@@ -22,8 +22,14 @@ from moray.train.step import mixture_of
 
 
 def losses_one_by_one(job: RunSpec) -> list[float]:
-    """The loss of each step of a run, by plain transformers and AdamW, one document at a time."""
+    """The loss of each step of a run, by plain transformers and AdamW, one document at a time.
+
+    Of a start that is an adapter, by PEFT, which trains on it.
+    """
     split, model = StoredRows(job.store, "train"), load(job.start)
+    for name, weight in model.named_parameters():
+        if ".lora_" in name:
+            weight.requires_grad_(True)
 
     def backward(rows: NDArray[np.int64]) -> float:
         documents = list(pieces_of(split.rows[rows]))

@@ -191,7 +191,8 @@ AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
         },
         ADAPTER,
         "can't be combined with train.strategy: fsdp2, because PEFT's layer for the rows of "
-        "models.folder.new_tokens can't be sharded; set strategy to ddp, or train all weights",
+        "models.folder.new_tokens can't be sharded; set strategy to ddp, or train the embeddings "
+        "whole, unless both share their weights (modules_to_save: [embed_tokens, lm_head])",
     ),
     (
         {f"{ADAPTER}.base_dtype": "bf16", f"{TRAIN}.precision": "fp32"},
@@ -207,6 +208,65 @@ AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
         f"{ADAPTER}.quantize_base",
         "4bit can't be used here, because run base exports only its adapter, which can't be "
         "merged into quantized weights; set export.merge_adapter: true in run base",
+    ),
+    (
+        {f"{ADAPTER}.create_new_adapter": False, "runs.base.adapter": {}},
+        f"{ADAPTER}.create_new_adapter",
+        "got false, and run base exports a merged model; set export.merge_adapter: false in run "
+        "base",
+    ),
+    (
+        {f"{ADAPTER}.create_new_adapter": False},
+        f"{ADAPTER}.create_new_adapter",
+        "got false, and run base has no adapter; set model to a run that has one, or remove it",
+    ),
+    (
+        {f"{ADAPTER}.create_new_adapter": False, "runs.tuned.model": "folder"},
+        f"{ADAPTER}.create_new_adapter",
+        "got false, and the run starts from models.folder, which has no adapter; set "
+        "models.folder.adapter, or model to {run: NAME}",
+    ),
+    (
+        {
+            f"{ADAPTER}.create_new_adapter": False,
+            f"{ADAPTER}.rank": 4,
+            "runs.base.adapter": {"rank": 16},
+            "runs.base.export.merge_adapter": False,
+        },
+        f"{ADAPTER}.rank",
+        "got 4, and the adapter of run base has 16; set it to 16",
+    ),
+    (
+        {
+            f"{ADAPTER}.create_new_adapter": False,
+            "runs.base.adapter": {"init_lora_weights": "pissa"},
+            "runs.base.export.merge_adapter": False,
+        },
+        f"{ADAPTER}.create_new_adapter",
+        "got false, and the adapter of run base began from the base's weights (init_lora_weights: "
+        "pissa), so that it is exported in another form; set export.merge_adapter: true in run "
+        "base, and remove it",
+    ),
+    (
+        {
+            f"{ADAPTER}.create_new_adapter": False,
+            f"{ADAPTER}.init_lora_weights": "gaussian",
+            "runs.base.adapter": {},
+            "runs.base.export.merge_adapter": False,
+        },
+        f"{ADAPTER}.init_lora_weights",
+        "got gaussian, and create_new_adapter: false goes on with another run's matrices; remove "
+        "one of them",
+    ),
+    (
+        {
+            f"{ADAPTER}.quantize_base": "4bit",
+            "models.folder.adapter": "before",
+            "runs.tuned.model": "folder",
+        },
+        f"{ADAPTER}.quantize_base",
+        "4bit can't be used here, because models.folder.adapter can't be merged into quantized "
+        "weights; set create_new_adapter: false to train that adapter, or merge it into its base",
     ),
     (
         {f"{TRAIN}.attention": "varlen", f"{TRAIN}.precision": "fp32"},

@@ -19,7 +19,13 @@ from transformers import (
 
 from moray.config.schema.train import Adapter
 from moray.errors import UserError
-from moray.model.adapter import add_adapter, leave_casts_to_autocast, merged, save_adapter
+from moray.model.adapter import (
+    add_adapter,
+    go_on_with,
+    leave_casts_to_autocast,
+    merged,
+    save_adapter,
+)
 from moray.model.load import load_model
 
 TOKENS = torch.arange(48).view(2, 24)
@@ -293,3 +299,44 @@ def test_a_new_pooler_is_trained_and_kept_whole(tmp_path: Path) -> None:
     base = BertForSequenceClassification.from_pretrained(tmp_path / "base")
     whole = merged(base, tmp_path / "adapter")
     torch.testing.assert_close(logits_of(whole.eval()), logits_of(model.eval()))
+
+
+@pytest.mark.parametrize("settings", KINDS)
+def test_going_on_with_an_adapter_begins_as_peft_loads_it(
+    model_folder: Path, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    adapter = Adapter(**settings)
+    save_adapter(adapted(model_folder, adapter), adapter, tmp_path / "first", torch.float32)
+    model = load_model(model_folder)
+    # Other random weights than those of the first one.
+    add_adapter(model, adapter, seed=2)
+    go_on_with(model, tmp_path / "first")
+    by_peft: Any = PeftModel.from_pretrained(
+        load_model(model_folder), str(tmp_path / "first"), is_trainable=True
+    )
+    assert torch.equal(logits_of(model), logits_of(by_peft))
+    trained = {name for name, weight in model.named_parameters() if weight.requires_grad}
+    assert trained == {
+        name.removeprefix("base_model.model.")
+        for name, weight in by_peft.named_parameters()
+        if weight.requires_grad
+    }
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ({"rank": 2}, "lora_A.weight, and that of this run (2, "),
+        ({"target_modules": ["q_proj"]}, "lora_A.weight, and that of this run none"),
+    ],
+)
+def test_an_adapter_of_another_shape_is_refused(
+    model_folder: Path, tmp_path: Path, keys: dict[str, Any], problem: str
+) -> None:
+    first = Adapter(rank=4, target_modules=["q_proj", "v_proj"])
+    save_adapter(adapted(model_folder, first), first, tmp_path / "first", torch.float32)
+    model = load_model(model_folder)
+    add_adapter(model, first.model_copy(update=keys), seed=0)
+    with pytest.raises(UserError) as caught:
+        go_on_with(model, tmp_path / "first")
+    assert problem in str(caught.value)

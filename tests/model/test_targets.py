@@ -10,12 +10,13 @@ import torch
 from architectures import HYBRID, PACKED, ROUTED, UNPACKED, build
 from peft import PeftModel
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from moray.config.schema.train import Adapter
 from moray.errors import UserError
 from moray.model.adapter import add_adapter, merged, save_adapter
 from moray.model.load import load_model
+from moray.model.targets import lora_config
 from moray.train.trained import trained_of
 
 KNOWN = PACKED | UNPACKED | HYBRID | ROUTED
@@ -195,3 +196,18 @@ def test_layers_beside_experts_have_the_dropout_and_peft_loads_the_adapter(tmp_p
     save_adapter(model, adapter, tmp_path / "adapter", torch.float32)
     loaded: Any = PeftModel.from_pretrained(load_model(tmp_path / "base"), tmp_path / "adapter")
     torch.testing.assert_close(logits_of(loaded.eval()), expected, rtol=0, atol=0)
+
+
+def test_rows_of_new_tokens_are_those_of_embeddings_that_are_not_trained_whole(
+    model_folder: Path,
+) -> None:
+    config = AutoConfig.from_pretrained(model_folder)
+    config.tie_word_embeddings, config.new_token_ids = False, [5, 6]
+    model = AutoModelForCausalLM.from_config(config)
+
+    def rows(**keys: Any) -> Any:
+        return lora_config(model, Adapter(**keys)).trainable_token_indices
+
+    assert rows() == {"embed_tokens": [5, 6], "lm_head": [5, 6]}
+    assert rows(modules_to_save=["lm_head"]) == {"embed_tokens": [5, 6]}
+    assert rows(modules_to_save=["embed_tokens", "lm_head"]) is None

@@ -25,6 +25,7 @@ from moray.errors import UserError
 from moray.model.adapter import merged
 from moray.model.load import empty_model, load_model
 from moray.model.quantization import Quantization
+from moray.proofs.comparison import read_proof
 from moray.provenance.manifest import damaged_files, write_manifest
 from moray.tasks.language import export as export_text
 from moray.tasks.language.loss import TokenLoss, has_plain_head, make_batch
@@ -50,6 +51,28 @@ def test_adapters_that_are_merged_by_another_factor_are_refused(
     with pytest.raises(UserError, match="in loss of the exported model on validation rows: "):
         run(tmp_path / "trained", tmp_path / "model", "adapted")
     assert not (tmp_path / "model").exists()
+
+
+def test_an_adapter_of_a_quantized_base_may_have_another_loss_on_the_whole_one(
+    trained: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(trained, tmp_path / "trained", ignore=shutil.ignore_patterns("run"))
+    train_run(tmp_path / "trained", "adapted", Adapter(rank=4))
+    history = tmp_path / "trained/adapted/history.jsonl"
+    lines = [json.loads(line) for line in history.read_text().splitlines()]
+    for line in lines:
+        if "eval_sample" in line:
+            line["eval_sample"]["loss"] *= 1.1
+    history.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    with pytest.raises(UserError, match="in loss of the exported model on validation rows: "):
+        run(tmp_path / "trained", tmp_path / "model", "adapted")
+    record = tmp_path / "trained/adapted/train.json"
+    of_quantized = json.loads(record.read_text())
+    of_quantized["adapter"]["quantize_base"] = "4bit"
+    record.write_text(json.dumps(of_quantized))
+    run(tmp_path / "trained", tmp_path / "model", "adapted")
+    (compared,) = [one for one in read_proof(tmp_path / "model") if "exported" in one["what"]]
+    assert not compared["holds"]
 
 
 @pytest.mark.parametrize(
@@ -114,18 +137,24 @@ def held_out_loss(model: Any, tokens: Path) -> float:
 
 @pytest.fixture(scope="module")
 def chain(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`start`; an adapter on it in `first`; another on that in `second`; a merged twin of both."""
+    """`start`; an adapter on it in `first`; another on that in `second`; a merged twin of each.
+
+    In `longer`, the one of `first` was trained on.
+    """
     folder = tmp_path_factory.mktemp("chain")
     for name in ("start", "tokens"):
         shutil.copytree(trained / name, folder / name)
-    for name, start in (("first", "start"), ("second", "first")):
-        train_run(folder, f"run of {name}", Adapter(rank=4), start)
+    new = Adapter(rank=4)
+    same = new.model_copy(update={"create_new_adapter": False})
+    runs = (("first", "start", new), ("second", "first", new), ("longer", "first", same))
+    for name, start, adapter in runs:
+        train_run(folder, f"run of {name}", adapter, start)
         run(folder, folder / name, f"run of {name}", start, merge_adapter=False)
         run(folder, folder / f"merged {name}", f"run of {name}", start)
     return folder
 
 
-@pytest.mark.parametrize("name", ["first", "second"])
+@pytest.mark.parametrize("name", ["first", "second", "longer"])
 def test_an_adapter_by_itself_is_loaded_as_the_model_it_would_be_merged_into(
     chain: Path, name: str
 ) -> None:
@@ -149,7 +178,9 @@ def test_an_adapter_by_itself_is_loaded_as_the_model_it_would_be_merged_into(
     tokenizer = AutoTokenizer.from_pretrained(chain / name)
     assert tokenizer.chat_template == CHATML
     assert stop_token_ids(tokenizer, chain / name) == stop_token_ids(tokenizer, chain / "start")
-    assert "only the adapter, which is loaded on top of `models/chat`" in (
+    # One that was trained on isn't on top of what its run started from.
+    below = chain / "start" if name == "longer" else "models/chat"
+    assert f"only the adapter, which is loaded on top of `{below}`" in (
         chain / name / "README.md"
     ).read_text().replace("\n", " ")
 
@@ -173,6 +204,27 @@ def test_peft_finds_the_base_of_an_adapter_by_itself(chain: Path) -> None:
         torch.testing.assert_close(by_peft(tokens).logits, expected, rtol=1e-5, atol=1e-5)
     # It would drop one of two.
     assert PeftConfig.from_pretrained(str(chain / "second")).base_model_name_or_path is None
+
+
+def test_an_adapter_that_was_trained_on_is_one_adapter_on_the_base_of_the_first(
+    chain: Path,
+) -> None:
+    first, longer = (PeftConfig.from_pretrained(str(chain / name)) for name in ("first", "longer"))
+    assert longer.to_dict() == first.to_dict()
+    before, after = (
+        load_file(chain / name / "adapter_model.safetensors") for name in ("first", "longer")
+    )
+    assert before.keys() == after.keys()
+    changes = {name: (after[name] - before[name]).abs().max().item() for name in before}
+    # Two steps of AdamW, at a rate of 0.01, which isn't far from where they began.
+    assert 0 < min(changes.values()) <= max(changes.values()) < 0.03
+    base = AutoModelForCausalLM.from_pretrained(chain / "start")
+    by_peft = PeftModel.from_pretrained(base, str(chain / "longer")).get_base_model()
+    found = held_out_loss(by_peft, chain / "tokens")
+    assert held_out_loss(load_model(chain / "longer"), chain / "tokens") == pytest.approx(
+        found, rel=1e-5
+    )
+    assert found < held_out_loss(load_model(chain / "first"), chain / "tokens")
 
 
 @pytest.mark.parametrize("alone", [True, False])

@@ -310,8 +310,11 @@ def test_new_tokens_of_a_base_are_not_sharded_with_an_adapter(unmet: Unmet, fold
     assert unmet(["base"], **sharded) == [
         "runs.base.adapter: can't be combined with train.strategy: fsdp2, because PEFT's layer for "
         "the rows of new_token_ids in models/folder/config.json can't be sharded; set strategy to "
-        "ddp, or train all weights"
+        "ddp, or train the embeddings whole, unless both share their weights (modules_to_save: "
+        "[embed_tokens, lm_head])"
     ]
+    sharded["runs.base.adapter"] = {"modules_to_save": ["embed_tokens", "lm_head"]}
+    assert not any("new_token_ids" in line for line in unmet(["base"], **sharded))
 
 
 UNREADABLE = """
@@ -393,3 +396,24 @@ def test_what_metrics_and_uploading_need_is_known_before_the_first_job(
     metrics, upload = str(raised.value).splitlines()
     assert upload.startswith("runs.tuned.push: pushing to the Hub needs a token")
     assert metrics.startswith("runs.tuned.generate.metrics: chrf needs a package")
+
+
+def test_an_adapter_that_is_trained_further_has_the_keys_of_its_file(
+    unmet: Unmet, model_folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "before").mkdir()
+    (tmp_path / "before/adapter_model.safetensors").touch()
+    stored = {"r": 16, "lora_alpha": 32, "use_rslora": False}
+    (tmp_path / "before/adapter_config.json").write_text(json.dumps(stored))
+    keys: dict[str, Any] = {
+        "models.folder": {"source": "path", "path": str(model_folder), "adapter": "before"},
+        "runs.base.model": "folder",
+        "runs.base.adapter": {"rank": 16, "alpha": 32, "create_new_adapter": False},
+    }
+    assert unmet(["base"], **keys) == []
+    keys["runs.base.adapter"] |= {"alpha": 16, "use_rslora": True}
+    assert unmet(["base"], **keys) == [
+        "runs.base.adapter.alpha: got 16.0, and the adapter in before has 32; set it to 32",
+        "runs.base.adapter.use_rslora: got True, and the adapter in before has False; set it to "
+        "False",
+    ]

@@ -1,19 +1,29 @@
-"""Runs with fields of PEFT's config: one process, two workers, resumed."""
+"""Runs with adapters of many kinds: one process, two workers, resumed."""
 
 import itertools
+import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from checkpoints import check_same_bits
 from engines import ENGINES
 from fleet import losses, train_all
 from jobs import job_maker, without_later
+from plain import losses_one_by_one
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from moray.config.schema.train import Adapter
+from moray.model.adapter import add_adapter, save_adapter
+from moray.model.folder import base_reference
+from moray.model.load import load_model
+from moray.model.shapes import NEW_TOKENS
+from moray.provenance.manifest import write_manifest
 from moray.train.loop import train
+from moray.train.spec import RunSpec
 from moray.workers.entry import Worker
 
 ATTENTION = ["q_proj", "v_proj"]
@@ -36,7 +46,16 @@ def test_two_workers_have_the_losses_of_one_and_a_resumed_run_the_same_bits(
     config = AutoConfig.from_pretrained(small / "model")
     config.tie_word_embeddings = False
     AutoModelForCausalLM.from_config(config).save_pretrained(untied / "model")
-    make = job_maker(untied, tmp_path)
+    # With embeddings that are trained whole, also those of new tokens are.
+    marked = Path(shutil.copytree(untied / "model", tmp_path / "marked"))
+    read = json.loads((marked / "config.json").read_text())
+    (marked / "config.json").write_text(json.dumps(read | {NEW_TOKENS: [5, 7]}))
+    plain = job_maker(untied, tmp_path)
+
+    def make(name: str, adapter: Adapter, **keys: Any) -> RunSpec:
+        made = plain(name, adapter, **keys)
+        return replace(made, start=marked) if adapter.modules_to_save else made
+
     adapters = {
         name: Adapter(**{"rank": 4, "target_modules": ATTENTION, **keys})
         for name, keys in FIELDS.items()
@@ -66,3 +85,40 @@ def test_two_workers_have_the_losses_of_one_and_a_resumed_run_the_same_bits(
     train_all([*resumed.values()], 2, "torchrun", tmp_path / "second")
     for name, job in resumed.items():
         check_same_bits(job, jobs[name, "fsdp2"])
+
+
+@pytest.mark.long
+def test_a_run_that_goes_on_with_an_adapter_has_the_losses_of_peft_on_any_workers(
+    small: Path, alone: Worker, tmp_path: Path
+) -> None:
+    adapter = Adapter(rank=4, dropout=0.0)
+    start, model = tmp_path / "model", load_model(small / "model")
+    add_adapter(model, adapter, seed=3)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.requires_grad:
+                weight += 0.1 * torch.randn_like(weight)
+    save_adapter(model, adapter, start, torch.float32)
+    write_manifest(start, base=base_reference(start, small / "model"))
+    make = job_maker(small, tmp_path)
+    adapter = adapter.model_copy(update={"create_new_adapter": False})
+
+    def make_on_adapter(name: str, adapter: Adapter, **keys: Any) -> RunSpec:
+        return replace(make(name, adapter, **keys), start=start)
+
+    keys = {"save_total_limit": 10, "learning_rate": 1e-3}
+    jobs = {
+        engine: make_on_adapter(engine, adapter, **ENGINES[engine], **keys)
+        for engine in ("ddp", "fsdp2", "zero-3")
+    }
+    train_all([*jobs.values()], 2, "torchrun", tmp_path / "first")
+    one = make_on_adapter("alone", adapter, **keys)
+    train(one, alone)
+    assert losses(one) == pytest.approx(losses_one_by_one(one), rel=1e-5)
+    for engine, job in jobs.items():
+        assert losses(job) == pytest.approx(losses(one), rel=1e-5), engine
+    resumed = without_later(
+        make_on_adapter, jobs["fsdp2"], "resumed", 4, **ENGINES["fsdp2"], **keys
+    )
+    train_all([resumed], 2, "torchrun", tmp_path / "second")
+    check_same_bits(resumed, jobs["fsdp2"])

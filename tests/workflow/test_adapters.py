@@ -19,12 +19,14 @@ def test_a_chain_of_adapters_is_trained_scored_and_continued_from(fresh: Project
     fresh.configure(["runs", "adapted"], {"model": "tiny", "dataset": "functions", **ALONE})
     second = {"model": {"run": "adapted"}, "dataset": "functions"}
     fresh.configure(["runs", "again"], second | ALONE)
+    further = {**second, **ALONE, "adapter": {"rank": 4, "create_new_adapter": False}}
+    fresh.configure(["runs", "further"], further)
     fresh.configure(["runs", "base"], None)
     fresh.configure(["runs", "tuned"], None)
     done = fresh.snakemake("--cores", "8", "eval", "generate")
     assert done.returncode == 0, done.stderr
     results = fresh.folder / "results"
-    for run in ("adapted", "again"):
+    for run in ("adapted", "again", "further"):
         folder = results / "runs" / run / "model"
         assert damaged_files(folder) == []
         assert not list(folder.glob("model*.safetensors"))
@@ -32,11 +34,14 @@ def test_a_chain_of_adapters_is_trained_scored_and_continued_from(fresh: Project
         assert scores["tuned"]["loss"]["value"] != scores["base"]["loss"]["value"]
         assert (folder.parent / "samples.jsonl").read_text().count("\n") == 2
     # What one run ended with is what the next one began with.
-    first, again = (
+    first, again, more = (
         json.loads((results / "runs" / run / "eval.json").read_text())
-        for run in ("adapted", "again")
+        for run in ("adapted", "again", "further")
     )
-    assert again["base"] == first["tuned"]
+    assert again["base"] == more["base"] == first["tuned"]
+    # One adapter, on the base of the first.
+    manifest = json.loads((results / "runs/further/model/manifest.json").read_text())
+    assert manifest["base"]["path"] == "../../../models/tiny"
     tiny, adapted, last = (
         load_model(folder).state_dict()["model.layers.0.self_attn.q_proj.weight"]
         for folder in (

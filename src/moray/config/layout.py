@@ -258,5 +258,6 @@ def new_tokens_error(path: str, strategy: str, tokens: str) -> UserError:
         path,
         f"can't be combined with train.strategy: {strategy}, because PEFT's layer for the rows of "
         f"{tokens} can't be sharded",
-        "set strategy to ddp, or train all weights",
+        "set strategy to ddp, or train the embeddings whole, unless both share their weights "
+        "(modules_to_save: [embed_tokens, lm_head])",
     )

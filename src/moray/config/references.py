@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from moray.config import lineage, plan
-from moray.config.layout import new_tokens_error
+from moray.config import plan
+from moray.config.adapters import faults_of_adapter
 from moray.config.lineage import (
     candidates,
-    existing_starts,
     faults_of_cycles,
     faults_of_name,
     faults_of_source_run,
@@ -18,7 +17,6 @@ from moray.config.schema.experiment import SMOKE_TEST_RUN, Experiment, Run
 from moray.config.schema.models import RunModel, ScratchModel, ScratchVisionModel
 from moray.config.schema.sections import WorkerRange
 from moray.config.schema.strategies import STRATEGIES
-from moray.config.schema.train import Adapter
 from moray.config.tasks import (
     FORMATS,
     MODALITIES,
@@ -249,7 +247,7 @@ def _engine(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
         )
     yield from _arithmetic(f"runs.{name}", run)
     if run.adapter:
-        yield from _adapter(experiment, name, run, run.adapter)
+        yield from faults_of_adapter(experiment, name, run, run.adapter)
     elif run.train.loraplus_lr_ratio:
         yield UserError(f"runs.{name}.train.loraplus_lr_ratio", "is for adapters only", "remove it")
 
@@ -311,41 +309,6 @@ def _arithmetic(path: str, run: Run) -> Iterator[UserError]:
             f"strategy: {train.strategy} is not documented to be deterministic on GPUs",
             f"set strategy to {' or '.join(others)}",
         )
-
-
-def _adapter(experiment: Experiment, name: str, run: Run, adapter: Adapter) -> Iterator[UserError]:
-    """Faults of keys of an adapter that conflict with others."""
-    path, train = f"runs.{name}.adapter", run.train
-    if adapter.base_dtype == "bf16" and train.precision == "fp32":
-        yield UserError(
-            f"{path}.base_dtype",
-            "bf16 weights can't be combined with train.precision: fp32",
-            "change one of them",
-        )
-    for start in existing_starts(experiment, name) if adapter.quantize_base else []:
-        if plan.exports_adapter(experiment, start):
-            yield UserError(
-                f"{path}.quantize_base",
-                f"{adapter.quantize_base} can't be used here, because run {start} exports only its "
-                "adapter, which can't be merged into quantized weights",
-                f"set export.merge_adapter: true in run {start}",
-            )
-    strategies = {name for name, strategy in STRATEGIES.items() if strategy.quantizes}
-    if adapter.use_dora:
-        # PEFT computes its start from the base's weights, which only FSDP2's first worker loads.
-        strategies -= {"fsdp2"}
-    if adapter.quantize_base and train.strategy not in strategies:
-        kind = f"{adapter.quantize_base}{' with use_dora' if adapter.use_dora else ''}"
-        yield UserError(
-            f"{path}.quantize_base",
-            f"{kind} can't be combined with train.strategy: {train.strategy}",
-            f"set strategy to {' or '.join(sorted(strategies))}",
-        )
-    base = lineage.existing_base(experiment, name)
-    if base and getattr(experiment.models[base], "new_tokens", []) and train.strategy != "ddp":
-        yield new_tokens_error(path, train.strategy, f"models.{base}.new_tokens")
-    if adapter.trainable_token_indices and train.strategy != "ddp":
-        yield new_tokens_error(path, train.strategy, "trainable_token_indices")
 
 
 def _tasks(experiment: Experiment) -> Iterator[UserError]:

@@ -6,8 +6,11 @@ from moray.config.input_files import endings_of, input_file, input_files
 from moray.config.inputs import CHECK_PATH
 from moray.config.layout import workers_are_here
 from moray.config.schema.experiment import Experiment
-from moray.config.schema.models import PathModel, RunModel, ScratchModel
+from moray.config.schema.models import HubModel, PathModel, RunModel, ScratchModel
 from moray.errors import UserError
+
+# Of an adapter, as PEFT writes it.
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 
 def dataset_files(experiment: Experiment, dataset: str) -> dict[str, list[str]]:
@@ -38,7 +41,7 @@ def model_files(experiment: Experiment, model: str) -> list[str]:
     The description of the dataset that a model names comes first.
 
     Raises:
-        UserError: if the user's folder has no `config.json`.
+        UserError: if the user's folder has no `config.json`, or a file of the adapter is missing.
     """
     section = experiment.models[model]
     if isinstance(section, ScratchModel):
@@ -58,8 +61,17 @@ def model_files(experiment: Experiment, model: str) -> list[str]:
         found = [*Path(section.path).iterdir()]
         found += Path(section.path).glob("additional_chat_templates/*.jinja")
         names = sorted(str(path) for path in found if path.is_file())
-        return [*described, *(input_file(name, f"models.{model}.path") for name in names)]
+        described += [input_file(name, f"models.{model}.path") for name in names]
+    if isinstance(section, PathModel | HubModel) and section.adapter:
+        described += _adapter_files(Path(section.adapter), f"models.{model}.adapter")
     return described
+
+
+def _adapter_files(folder: Path, key: str) -> list[str]:
+    for name in ADAPTER_FILES:
+        if not (folder / name).is_file():
+            raise UserError(key, f"got {folder}, expected a folder with {name}", CHECK_PATH)
+    return [input_file(str(folder / name), key) for name in ADAPTER_FILES]
 
 
 def _description(dataset: str) -> str:

@@ -4,22 +4,33 @@ PEFT is imported when it is needed: that takes over a second, and most runs have
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from moray.config.schema.train import Adapter
+from moray.errors import UserError, first_line
 from moray.model.forward import freeze_unused
 from moray.model.targets import lora_config, unknown_targets
 
 # What an adapter began with that was taken away from the base's weights.
 _START = "start_of_adapter"
+# What an adapter's output is scaled by, in PEFT's config, by our keys.
+_OF_SCALE = {
+    "rank": ("r", "rank_pattern"),
+    "alpha": ("lora_alpha", "alpha_pattern"),
+    "use_rslora": ("use_rslora",),
+    "use_dora": ("use_dora",),
+}
+# What PEFT writes an adapter into, and what it puts before its names.
+_WEIGHTS, _PREFIX = "adapter_model.safetensors", "base_model.model."
 
 
 def add_adapter(model: PreTrainedModel, settings: Adapter, seed: int) -> None:
@@ -52,6 +63,98 @@ def add_adapter(model: PreTrainedModel, settings: Adapter, seed: int) -> None:
 
         start = get_peft_model_state_dict(model, adapter_name="default")
         vars(model)[_START] = {name: value.clone() for name, value in start.items()}
+
+
+def go_on_with(model: PreTrainedModel, folder: Path) -> None:
+    """Give a model's adapter the weights of the one in a folder, as PEFT writes it.
+
+    Raises:
+        UserError: if it has other weights than the model's, or another scale.
+    """
+    from peft import PeftConfig
+    from peft.utils import set_peft_model_state_dict
+
+    stored, own = PeftConfig.from_pretrained(str(folder)), model.peft_config["default"]
+    for key, names in _OF_SCALE.items():
+        others, ours = ([getattr(config, name) for name in names] for config in (stored, own))
+        if others != ours:
+            raise UserError(
+                f"adapter.{key}",
+                f"the adapter in {folder} has another one ({_shown(names, others)}, and here "
+                f"{_shown(names, ours)})",
+                "give adapter the keys that it was trained with",
+            )
+    state = _stored_state(folder)
+    if differing := _differing(model, state):
+        name, there, here = differing
+        raise UserError(
+            "adapter.create_new_adapter",
+            f"the adapter in {folder} has {there or 'no'} weights {name}, and that of this run "
+            f"{here or 'none'}",
+            "give adapter the keys that it was trained with",
+        )
+    set_peft_model_state_dict(model, state, adapter_name="default")
+
+
+def check_adapter(model: PreTrainedModel, folder: Path, key: str) -> None:
+    """Check that PEFT can load the adapter in a folder onto a model, all of it.
+
+    PEFT would leave out what doesn't fit, and begin anew what is missing.
+
+    Args:
+        key: of the config, which names the folder.
+
+    Raises:
+        UserError: if it can't.
+    """
+    from peft import PeftConfig, PeftModel
+
+    try:
+        config = PeftConfig.from_pretrained(str(folder))
+        if (kind := str(config.peft_type)) not in ("LORA", "PeftType.LORA"):
+            raise UserError(key, f"has an adapter of type {kind}, expected LORA", "choose another")
+        whole: Any = PeftModel.from_pretrained(model, str(folder))
+    except (ValueError, TypeError, RuntimeError, KeyError, OSError, SafetensorError) as error:
+        raise UserError(
+            key,
+            f"PEFT can't load {folder} onto the model ({first_line(error)})",
+            "check that it is an adapter of this model, and that both are complete",
+        ) from error
+    differing = _differing(whole, _stored_state(folder))
+    whole.unload()
+    if differing:
+        name, there, here = differing
+        raise UserError(
+            key,
+            f"{folder} has {there or 'no'} weights {name}, and an adapter of this model "
+            f"{here or 'none'}",
+            "check that it is an adapter of this model",
+        )
+
+
+def _stored_state(folder: Path) -> dict[str, Tensor]:
+    """The weights of an adapter as PEFT writes it, in fp32, by their names in the model."""
+    stored = load_file(folder / _WEIGHTS)
+    return {name.removeprefix(_PREFIX): value.float() for name, value in stored.items()}
+
+
+def _differing(model: Any, state: dict[str, Tensor]) -> tuple[str, Any, Any] | None:
+    """The first weight of a model's adapter that isn't in a state, or has another shape there.
+
+    Returns:
+        Its name, its shape in the state and its shape in the model; None if there is none.
+    """
+    from peft.utils import get_peft_model_state_dict
+
+    own = get_peft_model_state_dict(model, adapter_name="default")
+    ours = {name.removeprefix(_PREFIX): tuple(value.shape) for name, value in own.items()}
+    others = {name: tuple(value.shape) for name, value in state.items()}
+    names = sorted(name for name, _ in {*ours.items()} ^ {*others.items()})
+    return (names[0], others.get(names[0]), ours.get(names[0])) if names else None
+
+
+def _shown(names: Sequence[str], values: Sequence[Any]) -> str:
+    return ", ".join(f"{name}: {value}" for name, value in zip(names, values, strict=True))
 
 
 def _drop_out(model: PreTrainedModel, share: float) -> None:
@@ -108,10 +211,8 @@ def save_adapter(
     if settings.changes_base:
         state = _less_their_start(config, state, vars(model)[_START])
     config.save_pretrained(str(folder))
-    weights = {
-        f"base_model.model.{name}": value.to(dtype).contiguous() for name, value in state.items()
-    }
-    save_file(weights, folder / "adapter_model.safetensors", {"format": "pt"})
+    weights = {f"{_PREFIX}{name}": value.to(dtype).contiguous() for name, value in state.items()}
+    save_file(weights, folder / _WEIGHTS, {"format": "pt"})
 
 
 def _less_their_start(

@@ -47,6 +47,24 @@ def whole_model_and_adapters(folder: Path) -> tuple[Path, list[Path]]:
     return folder, adapters
 
 
+def base_of_adapter(folder: Path) -> Path:
+    """The folder of the model that the adapter in a folder was trained on.
+
+    Raises:
+        UserError: if the folder has a whole model, or the base is missing or has changed.
+    """
+    reference = _reference(folder)
+    if reference is None:
+        raise UserError(
+            "adapter.create_new_adapter",
+            f"got false, and {folder} has a whole model, so there is no adapter to go on with",
+            "set export.merge_adapter: false in the run that it comes from",
+        )
+    _base(folder, reference)
+    # As the folder is named: relative to the workflow, or not.
+    return Path(os.path.normpath(folder / reference["path"]))
+
+
 def is_model(folder: Path) -> bool:
     """Whether a folder has a model or an adapter; others have rows or documents."""
     return (folder / "config.json").is_file() or _reference(folder) is not None

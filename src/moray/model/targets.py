@@ -58,6 +58,9 @@ def lora_config(model: PreTrainedModel, settings: Adapter) -> "LoraConfig":
     ids = getattr(model.config, NEW_TOKENS, None)
     ids = sorted({*(ids or ()), *(settings.trainable_token_indices or ())})
     heads = _heads(model)
+    # Those that are trained whole have the new ones too.
+    whole = {path for name in settings.modules_to_save or () for path in _layers(model, name)}
+    embeddings = [path.rpartition(".")[2] for path in _embeddings(model) if path not in whole]
     targets, parameters = settings.target_modules, dict[str, int]()
     if not isinstance(targets, str):
         parameters = _experts(model, targets)
@@ -88,7 +91,7 @@ def lora_config(model: PreTrainedModel, settings: Adapter) -> "LoraConfig":
         use_rslora=settings.use_rslora,
         lora_dropout=settings.dropout,
         use_dora=settings.use_dora,
-        trainable_token_indices=dict.fromkeys(_embeddings(model), ids) if ids else None,
+        trainable_token_indices=dict.fromkeys(embeddings, ids) if ids and embeddings else None,
         task_type=_task_type(model) if heads else "CAUSAL_LM",
     )
     try:
@@ -341,9 +344,9 @@ def _in_heads(model: PreTrainedModel, heads: list[str]) -> list[str]:
 
 
 def _embeddings(model: PreTrainedModel) -> list[str]:
-    """The names of the input and output embeddings; of tied ones, PEFT trains both by the first."""
+    """The paths of the input and output embeddings; of tied ones, PEFT trains both by the first."""
     both = [model.get_input_embeddings(), model.get_output_embeddings()]
     if model.config.get_text_config().tie_word_embeddings:
         both.pop()
     names = {id(module): name for name, module in model.named_modules()}
-    return [names[id(module)].rpartition(".")[2] for module in both]
+    return [names[id(module)] for module in both]

@@ -170,6 +170,8 @@ def _compare_loss(
         transformers_version(),
         len(rows),
         most,
+        # The export is of the base as it was before it was quantized.
+        advisory=bits is not None,
     )
 
 

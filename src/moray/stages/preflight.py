@@ -11,6 +11,7 @@ from moray.config.layout import on_cores_of, threads
 from moray.config.recorded import existing_model_folder
 from moray.config.schema.experiment import Experiment, Run
 from moray.config.schema.models import HubModel, PathModel, ScratchModel
+from moray.config.schema.train import Adapter
 from moray.config.tasks import FORMATS, MODALITIES, TASKS, module_of, sequence_length
 from moray.errors import ConfigError, UserError
 from moray.hub import has_token, missing_token_error
@@ -27,10 +28,13 @@ from moray.model.shapes import (
     quantization_in,
     shapes_in,
 )
+from moray.provenance.manifest import read_json
 from moray.tracking.interface import missing_packages
 from moray.train.checks import missing_requirements, model_faults, sharding_faults
 
 _RESULTS = Path("results")
+# Keys of an adapter, by those of PEFT's file.
+_OF_PEFT = {"rank": "r", "alpha": "lora_alpha", "use_rslora": "use_rslora", "use_dora": "use_dora"}
 
 
 def preflight(
@@ -176,6 +180,8 @@ def _adapter(experiment: Experiment, name: str, run: Run, model: str) -> Iterato
     """
     config = _config(experiment, model)
     yield from sharding_faults(name, run.train, run.adapter, config)
+    if run.adapter and not run.adapter.create_new_adapter:
+        yield from _continued(experiment, name, run, run.adapter)
     if not run.adapter or not config:
         return
     if not (has_experts(config) or run.adapter.names_modules):
@@ -191,6 +197,25 @@ def _adapter(experiment: Experiment, name: str, run: Run, model: str) -> Iterato
             extras.part(extras.QUANTIZED[bits], "base").check_quantized(empty, bits)
     except UserError as error:
         yield UserError(f"runs.{name}.{error.path}", error.problem, error.remedy)
+
+
+def _continued(
+    experiment: Experiment, name: str, run: Run, adapter: Adapter
+) -> Iterator[UserError]:
+    """Faults of an adapter that a run trains further, by its `adapter_config.json`."""
+    section = experiment.models[run.model] if isinstance(run.model, str) else None
+    if not isinstance(section, PathModel | HubModel) or not section.adapter:
+        return
+    stored = read_json(Path(section.adapter, "adapter_config.json"), ["r"], "copy it again")
+    for key, peft_key in _OF_PEFT.items():
+        own, other = getattr(adapter, key), stored.get(peft_key)
+        # Files of older versions of PEFT lack some.
+        if other is not None and own != other:
+            yield UserError(
+                f"runs.{name}.adapter.{key}",
+                f"got {own}, and the adapter in {section.adapter} has {other}",
+                f"set it to {other}",
+            )
 
 
 def _balance(experiment: Experiment, name: str, run: Run, model: str) -> Iterator[UserError]:
@@ -260,4 +285,9 @@ def _folder(experiment: Experiment, model: str) -> Path | None:
     section = experiment.models[model]
     if isinstance(section, PathModel):
         return Path(section.path)
-    return existing_model_folder(experiment, model)
+    if not (folder := existing_model_folder(experiment, model)):
+        return None
+    # Takes a while to import.
+    from moray.model.folder import whole_model_and_adapters
+
+    return whole_model_and_adapters(folder)[0]

@@ -143,7 +143,9 @@ def sharding_faults(
     run: str, settings: Train, adapter: Adapter | None, config: Path | None
 ) -> Iterator[UserError]:
     """What of an adapter can't be sharded, by the `config.json` of its base; None if not known."""
-    if adapter and config and settings.strategy != "ddp" and has_new_tokens(config):
+    if not adapter or adapter.trains_embeddings or settings.strategy == "ddp":
+        return
+    if config and has_new_tokens(config):
         tokens = f"{NEW_TOKENS} in {config}"
         yield new_tokens_error(f"runs.{run}.adapter", settings.strategy, tokens)
 

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from moray.config import extras
 from moray.errors import UserError
-from moray.model.folder import DTYPES
+from moray.model.folder import DTYPES, base_of_adapter
 from moray.model.forward import hook_saved
 from moray.model.quantization import Quantization
 from moray.model.size import num_quantized
@@ -128,17 +128,19 @@ def _model(spec: RunSpec, task: Task, with_weights: bool) -> PreTrainedModel:
     dtype = DTYPES[adapter.base_dtype if adapter else spec.settings.weights]
     bits = adapter.quantize_base if adapter else None
     base = extras.part(extras.QUANTIZED[bits], "base") if bits else None
+    goes_on = adapter is not None and not adapter.create_new_adapter
+    start = base_of_adapter(spec.start) if goes_on else spec.start
     if with_weights:
         # What will be sharded may not fit on one GPU.
         device = None if spec.settings.strategy == "ddp" else torch.device("cpu")
-        model = task.load(spec.start, dtype, Quantization(bits, device) if bits else None)
+        model = task.load(start, dtype, Quantization(bits, device) if bits else None)
     else:
-        model = task.empty(spec.start, dtype)
+        model = task.empty(start, dtype)
         if base:
             base.quantize_empty(model, bits)
     if adapter is not None:
         # PEFT takes a while to import.
-        from moray.model.adapter import add_adapter
+        from moray.model.adapter import add_adapter, go_on_with
 
         with (
             nullcontext()
@@ -146,6 +148,8 @@ def _model(spec: RunSpec, task: Task, with_weights: bool) -> PreTrainedModel:
             else base.adding_adapters(model, recompute=not spec.settings.gradient_checkpointing)
         ):
             add_adapter(model, adapter, spec.settings.seed)
+        if goes_on and with_weights:
+            go_on_with(model, spec.start)
     if folder := extras.WEIGHTS.get(spec.settings.weights):
         extras.part(folder, "rounding").check_weights(model, spec.settings)
     return model

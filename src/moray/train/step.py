@@ -128,6 +128,8 @@ def micro_batches(
 ) -> list[Batch]:
     """Rows in batches of the same size, so that code compiled for that size works for all.
 
+    Rows that are padded to the longest of their batch are sorted by length, for less padding.
+
     Args:
         rows: shape (rows,).
         size: maximum rows in a batch.
@@ -138,6 +140,12 @@ def micro_batches(
     # A worker may have none.
     size = max(1, -(-len(rows) // count))
     missing = count * size - len(rows)
+    if count > 1 and "length" in (rows.dtype.names or ()):
+        longest = rows["length"].reshape(len(rows), -1).max(axis=1).astype(np.int64)
+        by_length = np.argsort(-longest, kind="stable")
+        rows = rows[by_length]
+        if row_positions is not None:
+            row_positions = row_positions.at(by_length)
     padded = np.concatenate([rows, np.zeros(missing, rows.dtype)])
     parts: list[RowPositions | None] = [None] * count
     if row_positions is not None:

@@ -203,6 +203,21 @@ def test_fields_of_peft_are_imported() -> None:
     assert "peft_init_lora_weights (loftq: only gaussian" in refusals(loftq)
 
 
+def test_an_adapter_that_is_trained_further_is_that_of_the_base_model() -> None:
+    def made(given: dict[str, Any]) -> tuple[Any, Any]:
+        overlay = imported(given)
+        goes_on = not at(overlay, "adapter").get("create_new_adapter", True)
+        return overlay["models"]["theirs-base"].get("adapter"), goes_on
+
+    assert made(AXOLOTL | LORA | {"lora_model_dir": None}) == (None, False)
+    assert made(AXOLOTL | LORA | {"lora_model_dir": "./before"}) == ("before", True)
+    named = LLAMA_FACTORY | {"adapter_name_or_path": "saves/sft"}
+    assert made(named) == ("saves/sft", True)
+    assert made(named | {"create_new_adapter": True}) == ("saves/sft", False)
+    two = LLAMA_FACTORY | {"adapter_name_or_path": "saves/sft,saves/dpo"}
+    assert "adapter_name_or_path (several adapters: merge" in refusals(two)
+
+
 def test_the_load_balancing_loss_is_imported_with_its_coefficient() -> None:
     def run_of(given: dict[str, Any]) -> Any:
         return at(imported(given), "train").get("router_aux_loss")

@@ -15,6 +15,7 @@ from moray.errors import UserError
 from moray.provenance.manifest import read_manifest
 from moray.rows.store import Rows, StoredRows
 from moray.tasks.classification.task import class_weights_of
+from moray.train.step import micro_batches
 from moray.train.task import Task, task_of
 
 Gradients = dict[str, torch.Tensor]
@@ -76,6 +77,28 @@ def test_each_architecture_has_the_losses_and_gradients_of_transformers(
 @pytest.mark.parametrize("label", [things, degree])
 def test_each_problem_has_the_losses_of_transformers(name: str, label: Any, tmp_path: Path) -> None:
     check_equal(prepare(tmp_path, with_labels(label, 60), (ENCODERS | DECODERS)[name]()))
+
+
+def test_micro_batches_are_sorted_by_length_and_have_the_losses_of_transformers(
+    tmp_path: Path,
+) -> None:
+    folder = prepare(tmp_path, opinions(60), ENCODERS["BERT"]())
+    task, rows = task_of(folder / "labelled", {}), StoredRows(folder / "labelled", "train").rows[:8]
+    module = task.loss_module(task.load(folder / "model", torch.float32, None)).train()
+    batches: list[Any] = micro_batches(task, rows, 3)
+    widths = [batch.tokens.shape[1] for batch in batches]
+    longest = sorted(rows["length"].tolist(), reverse=True)
+    assert widths == [longest[0], longest[3], longest[6]]
+    total = 0.0
+    for batch in batches:
+        loss = module(batch) / task.weight(rows)
+        loss.backward()
+        total += loss.item()
+    expected, others = plain_figures(folder, rows)
+    assert total == pytest.approx(expected, rel=1e-5)
+    norm = torch.stack([one.norm() for one in others.values()]).norm()
+    for name, gradient in _gradients(module.model).items():
+        assert (gradient - others[name]).norm() < 1e-5 * norm, name
 
 
 def test_two_texts_of_a_row_are_told_apart(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 from older_files import END, OLD, OLDER, WORDS, sentencepiece
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -23,8 +25,10 @@ from transformers import (
 from moray.config.schema.train import Adapter
 from moray.corpus.dataset import Document
 from moray.errors import UserError
-from moray.model.adapter import add_adapter, merged, save_adapter
+from moray.model.adapter import add_adapter, go_on_with, merged, save_adapter
+from moray.model.folder import base_of_adapter
 from moray.model.load import load_model
+from moray.provenance.manifest import damaged_files
 from moray.stages.base_model import base_model
 from moray.tasks.language.base_model import add_tokens, set_eos_token
 from moray.tasks.language.encode import Encoder
@@ -208,3 +212,69 @@ def test_llama_cpp_reads_new_tokens_beside_a_file_of_sentencepiece(
     found = {int(id): token for id, token in config["added_tokens_decoder"].items()}
     assert {id: found[id]["content"] for id in found} == dict(enumerate(WORDS, count)) | {0: OLD}
     assert all(token["special"] for token in found.values())
+
+
+def by_peft(model_folder: Path, folder: Path, **keys: Any) -> Path:
+    """A folder with an adapter of a model, as PEFT alone writes it."""
+    torch.manual_seed(1)
+    base = AutoModelForCausalLM.from_pretrained(model_folder)
+    keys = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"], **keys}
+    model: Any = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", **keys))
+    for name, weight in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.1)
+    model.save_pretrained(str(folder))
+    return folder
+
+
+@torch.no_grad()
+def test_a_base_with_an_adapter_is_what_peft_makes_of_both(
+    model_folder: Path, tmp_path: Path
+) -> None:
+    adapter = by_peft(model_folder, tmp_path / "adapter")
+    cfg = {"source": "path", "path": str(model_folder), "adapter": str(adapter)}
+    output = tmp_path / "out"
+    base_model(output, cfg)
+    assert damaged_files(output) == []
+    tokens = torch.arange(40).view(2, 20)
+    base = AutoModelForCausalLM.from_pretrained(model_folder)
+    expected = PeftModel.from_pretrained(base, str(adapter)).eval()(tokens).logits
+    torch.testing.assert_close(load_model(output)(tokens).logits, expected, rtol=1e-5, atol=1e-5)
+    # A run trains it further from its own weights, on the base alone.
+    model = load_model(base_of_adapter(output))
+    add_adapter(model, Adapter(rank=4, alpha=8, target_modules=["q_proj", "v_proj"]), seed=7)
+    go_on_with(model, output)
+    torch.testing.assert_close(model(tokens).logits, expected, rtol=1e-6, atol=1e-6)
+    tokenizer = load_tokenizer(output)
+    assert tokenizer.get_vocab() == load_tokenizer(model_folder).get_vocab()
+    assert stop_token_ids(tokenizer, output) == stop_token_ids(tokenizer, model_folder)
+
+
+def test_an_adapter_of_another_scale_or_model_is_refused(
+    model_folder: Path, tmp_path: Path
+) -> None:
+    adapter = by_peft(model_folder, tmp_path / "adapter")
+    model = load_model(model_folder)
+    own = Adapter(rank=4, alpha=16, target_modules=["q_proj", "v_proj"])
+    add_adapter(model, own, seed=0)
+    with pytest.raises(UserError, match=r"adapter\.alpha: .*lora_alpha: 8, .*lora_alpha: 16"):
+        go_on_with(model, adapter)
+    other = folder_of(tied(512), model_folder, tmp_path / "other")
+    cfg = {"source": "path", "path": str(other), "adapter": str(adapter)}
+    with pytest.raises(UserError, match=r"models\.out\.adapter: .*check that it is an adapter of"):
+        base_model(tmp_path / "out", cfg)
+    assert not (tmp_path / "out").exists()
+    # PEFT would begin anew what is missing, and leave out what is too much.
+    for name, change in (("less", lambda state: state.popitem()), ("more", extend)):
+        folder = Path(shutil.copytree(adapter, tmp_path / name))
+        state = load_file(folder / "adapter_model.safetensors")
+        change(state)
+        save_file(state, folder / "adapter_model.safetensors")
+        cfg = {"source": "path", "path": str(model_folder), "adapter": str(folder)}
+        with pytest.raises(UserError, match=r"models\.out\.adapter: .* weights .*lora_"):
+            base_model(tmp_path / "out", cfg)
+
+
+def extend(state: dict[str, torch.Tensor]) -> None:
+    name, value = next(iter(state.items()))
+    state[name.replace("layers.0", "layers.9")] = value.clone()

@@ -97,12 +97,21 @@ class _Existing(Section):
         description="For text: the token that ends texts and answers, instead of the tokenizer's "
         "own; one of the model's or of `new_tokens`.",
     )
+    adapter: str | None = added(
+        None,
+        description="For text: path of a folder with a LoRA adapter of this model, as PEFT writes "
+        "it (`adapter_config.json`, `adapter_model.safetensors`), relative to the working "
+        "directory. Runs start from both; with `adapter.create_new_adapter: false`, they train it "
+        "further.",
+    )
 
     @model_validator(mode="after")
     def _tokens_are_of_text(self) -> Self:
-        for key in ("new_tokens", "eos_token"):
+        for key in ("new_tokens", "eos_token", "adapter"):
             if getattr(self, key) and self.classes_of is not None:
                 raise ValueError(f"{key}: only for models of text; remove it or classes_of")
+        if self.adapter and self.random_weights:
+            raise ValueError("adapter: it isn't one of random_weights; remove one of them")
         if "" in self.new_tokens or len(set(self.new_tokens)) < len(self.new_tokens):
             raise ValueError("new_tokens: got an empty or a repeated token; remove it")
         return self

@@ -221,6 +221,10 @@ def _fault_of(expression: str) -> str | None:
     return None
 
 
+_INPUT_EMBEDDINGS = {"embed_tokens", "embed_in", "wte", "word_embeddings"}
+_OUTPUT_EMBEDDINGS = {"lm_head", "embed_out"}
+
+
 class Adapter(Section):
     """LoRA: trains small matrices added to the frozen base. Source: Hu et al., 2021."""
 
@@ -292,6 +296,12 @@ class Adapter(Section):
         description="Ids of tokens whose embeddings are trained too, beside those of "
         "`models.NAME.new_tokens`. Needs `strategy: ddp`.",
     )
+    create_new_adapter: bool = added(
+        True,
+        description="`false`: go on with the adapter that the run's start was exported as "
+        "(`model: {run: NAME}`, with `export.merge_adapter: false` there), instead of a new one on "
+        "top of it. The optimizer begins anew.",
+    )
     base_dtype: Literal["fp32", "bf16"] = Field(
         "fp32",
         description="Data type of the frozen base's weights during training. `bf16` halves "
@@ -313,6 +323,12 @@ class Adapter(Section):
         numbers = self.layers_to_transform, self.target_parameters
         is_expression = isinstance(self.target_modules, str) and self.target_modules != "all-linear"
         return is_expression or any((*names, *numbers))
+
+    @property
+    def trains_embeddings(self) -> bool:
+        """Whether input and output embeddings are trained whole, by the names that most have."""
+        saved = {*(self.modules_to_save or ())}
+        return bool(saved & _INPUT_EMBEDDINGS and saved & _OUTPUT_EMBEDDINGS)
 
     @property
     def changes_base(self) -> bool:

@@ -4,13 +4,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from moray.extras.importing.adapters import earlier_adapter, initial_weights
 from moray.extras.importing.axolotl_datasets import DATASET, datasets
 from moray.extras.importing.axolotl_notes import NOTES
 from moray.extras.importing.axolotl_templates import template, variables
 from moray.extras.importing.settings import (
     ADAMW,
     RUNNING,
-    initial_weights,
     lora_plus,
     model,
     optimizer,
@@ -132,6 +132,7 @@ def _adapter(draft: Draft) -> None:
     }
     section.update({name: True for name, value in extra.items() if value})
     section |= initial_weights(draft, "peft_init_lora_weights", draft.get("peft_init_lora_weights"))
+    section |= earlier_adapter(draft, "lora_model_dir", goes_on=True)
     for name in ("rank_pattern", "alpha_pattern"):
         if pattern := draft.get(f"lora_{name}"):
             section[name] = pattern
@@ -359,12 +360,12 @@ RULES: Sequence[Rule] = (
         "adapter load_in_4bit load_in_8bit lora_r lora_alpha lora_dropout lora_target_modules "
         "lora_target_linear lora_modules_to_save lora_target_parameters peft_use_dora "
         "lora_rank_pattern lora_alpha_pattern peft_use_rslora peft_init_lora_weights "
-        "peft_layers_to_transform "
+        "peft_layers_to_transform lora_model_dir "
         "peft_trainable_token_indices",
         "`adapter.rank`, `alpha`, `dropout`, `target_modules`, `use_dora`, `use_rslora`, "
         "`modules_to_save`, `target_parameters`, `init_lora_weights`, `layers_to_transform`, "
         "`trainable_token_indices`, `rank_pattern`, `alpha_pattern`, "
-        "`quantize_base: 4bit` or `8bit`",
+        "`quantize_base: 4bit` or `8bit`, `create_new_adapter: false` with `models.NAME.adapter`",
         _adapter,
     ),
     converts(

@@ -223,7 +223,6 @@ _ADAPTERS: Sequence[Rule] = (
     ),
     refused("peft peft.loftq_config", "adapters can't begin by LoftQ"),
     no_effect("loraplus_lr_embedding", "embeddings have no adapters"),
-    refused("lora_model_dir", "export that run merged, and start from it"),
     refused("resume_from_checkpoint", "checkpoints of other tools aren't read"),
 )
 NOTES: Sequence[Rule] = (

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from moray.extras.importing.adapters import earlier_adapter
 from moray.extras.importing.llama_factory_datasets import FORMATS, as_list, datasets
 from moray.extras.importing.llama_factory_notes import NOTES
 from moray.extras.importing.settings import (
@@ -171,6 +172,8 @@ def _adapter(draft: Draft) -> None:
     section.update({name: True for name, value in extra.items() if value})
     if modules := draft.get("additional_target"):
         section["modules_to_save"] = as_list(modules)
+    goes_on = not draft.get("create_new_adapter", False)
+    section |= earlier_adapter(draft, "adapter_name_or_path", goes_on)
     steps = draft.number("pissa_iter", 16)
     if draft.get("pissa_init"):
         section["init_lora_weights"] = "pissa" if steps == -1 else f"pissa_niter_{steps}"
@@ -260,11 +263,11 @@ RULES: Sequence[Rule] = (
     ),
     converts(
         "finetuning_type lora_rank lora_alpha lora_dropout lora_target additional_target "
-        "use_rslora use_dora pissa_init pissa_iter "
+        "use_rslora use_dora pissa_init pissa_iter adapter_name_or_path create_new_adapter "
         "quantization_bit quantization_method quantization_type double_quantization",
         "`adapter.rank`, `alpha`, `dropout`, `target_modules`, `modules_to_save`, `use_rslora`, "
         "`use_dora`, `init_lora_weights`, "
-        "`quantize_base: 4bit` or `8bit`",
+        "`quantize_base: 4bit` or `8bit`, `create_new_adapter` with `models.NAME.adapter`",
         _adapter,
     ),
     converts("bf16 fp16 pure_bf16", "`train.precision`; `train.weights: bf16`", _precision),

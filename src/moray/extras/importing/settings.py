@@ -43,16 +43,6 @@ def lora_plus() -> Rule:
     return becomes("loraplus_lr_ratio", "train.loraplus_lr_ratio")
 
 
-def initial_weights(draft: Draft, key: str, value: Any) -> dict[str, Any]:
-    """The key of an adapter for PEFT's `init_lora_weights`, if it has this value."""
-    if value in (None, True, "true"):
-        return {}
-    if not re.fullmatch(r"gaussian|orthogonal|olora|pissa(_niter_[1-9]\d*)?", str(value)):
-        draft.refused[key] = f"{value}: only gaussian, orthogonal, olora and pissa"
-        return {}
-    return {"init_lora_weights": value}
-
-
 def place(name: str) -> dict[str, Any]:
     """The place of a model or a dataset: a path on this machine, or a repository."""
     is_local = name.startswith((".", "/", "~", "$")) or name.endswith(_FILES)

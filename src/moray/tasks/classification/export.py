@@ -13,6 +13,7 @@ from moray.model.chat_template import with_defaults
 from moray.model.folder import (
     DTYPES,
     LOCAL,
+    base_of_adapter,
     base_reference,
     stored_dtype,
     unrounded_dtype,
@@ -34,28 +35,31 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
     adapter = Adapter(**record["adapter"]) if record["adapter"] else None
     alone = adapter is not None and not cfg["merge_adapter"]
     whole, _ = whole_model_and_adapters(start)
+    # What the adapter is on top of.
+    base = start if adapter is None or adapter.create_new_adapter else base_of_adapter(start)
     dtype = stored_dtype(whole) if cfg["dtype"] == "auto" else DTYPES[cfg["dtype"]]
     # Weights with an adapter are rounded once.
     loaded = unrounded_dtype(whole, dtype) if adapter else dtype
     of_start = partial(load, dtype=loaded)
-    model = trained_model(start, Path(record["checkpoint"]), adapter, of_start)
+    model = trained_model(base, Path(record["checkpoint"]), adapter, of_start)
     config, facts = model.config, dict[str, Any]()
     if adapter is not None:
         kept = output if alone else output / "adapter"
         save_adapter(
-            model, adapter, kept, DTYPES.get(cfg["dtype"], torch.float32), (str(start), None)
+            model, adapter, kept, DTYPES.get(cfg["dtype"], torch.float32), (str(base), None)
         )
     if alone:
         facts["parameters"] = model.num_parameters(only_trainable=True)
-        facts["base"] = base_reference(output, start)
+        facts["base"] = base_reference(output, base)
     else:
         if adapter is not None:
             # A large model fits into memory once.
             del model
-            model = merged(of_start(start), output / "adapter")
+            model = merged(of_start(base), output / "adapter")
         convert(model, dtype)
         facts["parameters"] = model.num_parameters()
         model.save_pretrained(output)
+    below = cfg["start"] if base == start else base
     tokenizer = AutoTokenizer.from_pretrained(start, **LOCAL)
     if cfg.get("chat_template"):
         tokenizer.chat_template = tokenizer.get_chat_template(cfg["chat_template"])
@@ -75,5 +79,5 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
         pipeline="token-classification" if of_words else "text-classification",
         facts=facts,
         library="peft" if alone else "transformers",
-        more=f" {says}{_ALONE.format(start=cfg['start']) if alone else ''}",
+        more=f" {says}{_ALONE.format(start=below) if alone else ''}",
     )

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -10,15 +11,17 @@ from typing import Any
 import torch
 from tokenizers import AddedToken
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
 
+from moray.config.user_files import ADAPTER_FILES
 from moray.console import say
 from moray.corpus.dataset import num_groups, plain_text, read_group
 from moray.errors import UserError
-from moray.model.folder import stored_dtype
+from moray.model.folder import base_reference, stored_dtype
 from moray.model.load import load_config, load_model
 from moray.model.obtain import copy_folder, copy_unchanged
 from moray.model.shapes import NEW_TOKENS, quantization_in, shapes_in
+from moray.provenance.manifest import write_manifest
 from moray.stages.base_model import Base
 from moray.tasks.language.dequantize import dequantize
 from moray.tasks.language.isolation import compute_in_fp32, isolates_documents
@@ -76,8 +79,50 @@ def make(output: Path, cfg: dict[str, Any], source: Path | None, dataset: Path |
             "with train.router_aux_loss: true"
         )
     with compute_in_fp32(model):
-        facts = {"isolates_documents": isolates_documents(model)}
-    return Base(model, partial(compare_base, output, cfg, source, model), facts)
+        facts: dict[str, Any] = {"isolates_documents": isolates_documents(model)}
+    folder = output
+    if adapter := cfg.get("adapter"):
+        folder = put_adapter(output, Path(adapter), cfg, model, tokenizer)
+        facts["base"] = base_reference(output, folder)
+    return Base(model, partial(compare_base, folder, cfg, source, model), facts)
+
+
+def put_adapter(
+    output: Path,
+    adapter: Path,
+    cfg: dict[str, Any],
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+) -> Path:
+    """Make the model in a folder the base of an adapter, as a run exports one without its base.
+
+    Args:
+        output: has the model, which is moved to a folder in it.
+        adapter: folder of the adapter.
+        model: loaded from `output`.
+
+    Returns:
+        The folder of the base.
+
+    Raises:
+        UserError: if the adapter isn't one of this model.
+    """
+    # Takes over a second to import.
+    from moray.model.adapter import check_adapter
+
+    check_adapter(model, adapter, f"models.{output.name}.adapter")
+    base = output / "base"
+    files = [*output.iterdir()]
+    base.mkdir()
+    for file in files:
+        file.rename(base / file.name)
+    write_manifest(base, model={key: cfg[key] for key in cfg if key != "adapter"})
+    for name in ADAPTER_FILES:
+        shutil.copyfile(adapter / name, output / name)
+    save_tokenizer(tokenizer, output)
+    stops = stop_token_ids(tokenizer, base)
+    GenerationConfig(eos_token_id=stops[0] if len(stops) == 1 else stops).save_pretrained(output)
+    return base
 
 
 def _unused(model: PreTrainedModel, folder: Path) -> list[str]:

@@ -17,6 +17,7 @@ from moray.model.adapter import merged, save_adapter
 from moray.model.chat_template import with_defaults
 from moray.model.folder import (
     DTYPES,
+    base_of_adapter,
     base_reference,
     stored_dtype,
     unrounded_dtype,
@@ -59,29 +60,31 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
     """Write model or adapter, generation config and tokenizer."""
     adapter = Adapter(**record["adapter"]) if record["adapter"] else None
     whole, _ = whole_model_and_adapters(start)
+    # What the adapter is on top of.
+    base = start if adapter is None or adapter.create_new_adapter else base_of_adapter(start)
     dtype = stored_dtype(whole) if cfg["dtype"] == "auto" else DTYPES[cfg["dtype"]]
-    loaded = dtype if adapter is None else _merge_dtype(start, dtype)
+    loaded = dtype if adapter is None else _merge_dtype(base, dtype)
     load = partial(load_model, dtype=loaded)
     as_trained = load
     if adapter is not None and adapter.changes_base:
         # What was taken away from the base is that of its weights in this type.
         as_trained = partial(load_model, dtype=DTYPES[adapter.base_dtype])
-    model = trained_model(start, Path(record["checkpoint"]), adapter, as_trained)
+    model = trained_model(base, Path(record["checkpoint"]), adapter, as_trained)
     facts: dict[str, Any] = {}
     alone = adapter is not None and not cfg["merge_adapter"]
     tokenizer = load_tokenizer(start)
     stops = stop_token_ids(tokenizer, start)
     if adapter is not None and alone:
-        save_adapter(model, adapter, output, _ADAPTER_DTYPE[cfg["dtype"]], _base(start))
+        save_adapter(model, adapter, output, _ADAPTER_DTYPE[cfg["dtype"]], _base(base))
         _stop_at(model, stops).generation_config.save_pretrained(output)
         facts["parameters"] = model.num_parameters(only_trainable=True)
-        facts["base"] = base_reference(output, start)
+        facts["base"] = base_reference(output, base)
     else:
         if adapter is not None:
-            save_adapter(model, adapter, output / "adapter", torch.float32, _base(start))
+            save_adapter(model, adapter, output / "adapter", torch.float32, _base(base))
             # A large model fits into memory once.
             del model
-            model = merged(load(start), output / "adapter")
+            model = merged(load(base), output / "adapter")
         facts["parameters"] = model.num_parameters()
         convert(model, dtype)
         for part in model.config.sub_configs:
@@ -95,7 +98,8 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
         # A step in bf16 is rounded at once, so nothing is lost on export.
         if dtype != torch.float32 and record["train"].get("weights", "fp32") == "fp32":
             _warn_of_rounding(output, whole, dtype, cfg["run"])
-    more = _ALONE.format(start=cfg["start"]) if alone else ""
+    below = cfg["start"] if base == start else base
+    more = _ALONE.format(start=below) if alone else ""
     if taught := record.get("distillation"):
         more += _TAUGHT.format(teacher=folder_of(Distillation(**taught).teacher))
     bos = cfg.get("bos", "auto")
