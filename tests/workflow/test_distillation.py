@@ -1,9 +1,11 @@
 """A run with a teacher: what is made, and what a change makes again."""
 
 import json
+from html import unescape
 from pathlib import Path
 
 import pytest
+from pages import runs_in
 from project import Change, Project, code, setting
 
 pytestmark = pytest.mark.release
@@ -52,7 +54,9 @@ def test_results_are_there(taught: Project) -> None:
     lineage = json.loads((results / "runs/student/model/lineage.json").read_text())
     assert "results/runs/base/model/manifest.json" in lineage["inputs"]
     assert "nothing to be done" in taught.snakemake("eval", "generate", "report").stderr.lower()
-    assert (results / "report.html").is_file()
+    details = runs_in((results / "report.html").read_text())["student"]["html"]
+    assert "distillation.teacher.run" in details
+    assert "entropy of the teacher's likeliest tokens" in unescape(details)
 
 
 CHANGES: dict[str, tuple[Change, set[str]]] = {
