@@ -8,6 +8,7 @@ from itertools import count
 
 import pytest
 
+from moray.corpus.contradictions import Contradictions
 from moray.corpus.dataset import SPLITS, Document
 from moray.corpus.split import by_hash, by_tail
 
@@ -24,8 +25,8 @@ def hashed(
     """By the hash of what train has, beside splits that are given."""
     splits = {split: rows.__iter__ for split, rows in {"train": documents, **(given or {})}.items()}
     given_counts = (dropped, blanks, related)
-    counters = (Counter[str]() if counts is None else counts for counts in given_counts)
-    return list(by_hash(splits, validation, test, *counters))
+    copies, empty, near = (Counter[str]() if one is None else one for one in given_counts)
+    return list(by_hash(splits, validation, test, copies, empty, near, Contradictions()))
 
 
 def tailed(

@@ -161,8 +161,8 @@ def has_reference(experiment: Experiment, run: str) -> bool:
     facts, section = TASKS[task(experiment, run)], experiment.runs[run]
     if not facts.has_reference:
         return False
-    has_reference: bool = attrgetter(facts.section_path)(section).has_reference
-    return has_reference
+    # Only some of its losses may need it.
+    return bool(getattr(attrgetter(facts.section_path)(section), "has_reference", True))
 
 
 def reference_config(experiment: Experiment, run: str) -> dict[str, Any]:

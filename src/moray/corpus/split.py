@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 
+from moray.corpus.contradictions import Contradictions
 from moray.corpus.dataset import Document, content, digest, group_of, is_blank
 
 Documents = Callable[[], Iterator[Document]]
@@ -17,6 +18,7 @@ def by_hash(
     duplicates: Counter[str],
     blanks: Counter[str],
     related: Counter[str],
+    contradictions: Contradictions,
 ) -> Iterator[tuple[str, Document]]:
     """Assign each document of train to a split by the hash of its group, see `group_of`.
 
@@ -31,6 +33,7 @@ def by_hash(
         test: share of train to move to test, 0 if the source has a test split.
         related: at the end, updated with the number of documents in each split that the source
             holds out whose group is in train.
+        contradictions: gets each document.
     """
     held_out: dict[str, set[bytes]] = {"test": set(), "validation": set()}
     groups = {split: Counter[bytes]() for split in splits if split != "train"}
@@ -46,6 +49,7 @@ def by_hash(
             continue
         whole = content(document)
         identity = digest(whole)
+        contradictions.note(document, identity)
         if split == "train":
             keep = identity not in test_only and identity not in validation_only
         else:

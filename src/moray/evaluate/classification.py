@@ -1,8 +1,10 @@
 """Classifiers of any modality: compare what two say about held-out rows, each with a label."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from moray.corpus.dataset import Document, read_documents
 from moray.evaluate.bootstrap import compare, sums_of_units, units_to_resample
 from moray.evaluate.driver import start_evaluation_workers
 from moray.evaluate.worker import (
@@ -25,7 +28,8 @@ from moray.evaluate.worker import (
 from moray.proofs.budget import TOO_LARGE, num_rows_affordable
 from moray.proofs.comparison import Comparison, transformers_version
 from moray.proofs.figures import ROUNDED
-from moray.provenance.manifest import read_manifest
+from moray.provenance.lineage import write_sealed
+from moray.provenance.manifest import MANIFEST, read_manifest
 from moray.rows.store import Rows, StoredRows, groups_of, sample
 from moray.workers.entry import Worker
 from moray.workers.memory import split_on_out_of_memory
@@ -204,6 +208,27 @@ def answers_for_samples(
         folders = {name: folder.absolute() for name, folder in models.items()}
         results = workers.run(classify, folders, (store.absolute(),), count)
     return {name: collect_answers([result[name] for result in results]) for name in models}
+
+
+def documents_at(file: Path, numbers: NDArray[Any]) -> Iterator[Document]:
+    """The documents of a split with these numbers, in their order."""
+    chosen = {*numbers.tolist()}
+    for number, document in enumerate(chain.from_iterable(read_documents(file))):
+        if number in chosen:
+            yield document
+
+
+def write_samples(output: Path, samples: Iterable[Mapping[str, Any]]) -> None:
+    """Write samples as JSON Lines."""
+    with output.open("w") as file:
+        for sample in samples:
+            file.write(json.dumps(sample, ensure_ascii=False) + "\n")
+
+
+def seal_samples(settings: Path, record: Mapping[str, Any], folders: Iterable[Path]) -> None:
+    """Write what samples depend on: their settings, and the manifests of folders."""
+    inputs = [folder / MANIFEST for folder in folders]
+    write_sealed(settings, dict(sorted(record.items())), inputs)
 
 
 def _sums(answers: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float64]:

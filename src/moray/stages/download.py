@@ -13,6 +13,7 @@ from moray.config.schema.base import Proofs
 from moray.config.schema.datasets import Dataset
 from moray.console import progress, say
 from moray.corpus.bad_rows import BadRows
+from moray.corpus.contradictions import Contradictions
 from moray.corpus.dataset import Document, group_of, write_dataset
 from moray.corpus.remarks import count_repeated_prompts
 from moray.corpus.sources import OpenSource, open_source
@@ -45,7 +46,7 @@ def download(
     section = _DATASET.validate_python({key: cfg[key] for key in cfg if key != "state"})
     began = time.monotonic()
     duplicates, blanks, related = Counter[str](), Counter[str](), Counter[str]()
-    repeats = Counter[str]()
+    repeats, contradictions = Counter[str](), Contradictions()
     with (
         explain_refusals(f"datasets.{output.name}", str(cfg.get("repo_id"))),
         atomic_folder(output),
@@ -64,7 +65,7 @@ def download(
         if tail:
             rows = by_tail(splits, validation, test, blanks)
         else:
-            rows = by_hash(splits, validation, test, duplicates, blanks, related)
+            rows = by_hash(splits, validation, test, duplicates, blanks, related, contradictions)
         if survey:
             survey.check(f"datasets.{output.name}")
             rows = survey.follow(rows)
@@ -129,6 +130,8 @@ def download(
             "have to repeat it, remove it there, or read the answers as format: text"
         )
     for line in survey.lines(output.name) if survey else ():
+        say(line)
+    for line in contradictions.lines(output.name):
         say(line)
     for split, number in related.items():
         if number:

@@ -80,6 +80,16 @@ def test_the_config_decides_first(tmp_path: Path) -> None:
         ([[["a"]], [["b"]]], {}, "line 1: got list as a label, expected text or a number"),
         ([0, 1, "a"], {"problem_type": REGRESSION}, "got regression, but a is a label"),
         ([0.5, 1.5, 2, "n/a"], {}, "40 labels that are numbers with a fraction, and 20 that are "),
+        (
+            [0, 1, -100],
+            {},
+            "dataset: got -100 as the label of 20 rows, which stands for no ",
+        ),
+        (
+            [[0, 1], [-100]],
+            {},
+            "got -100 as the label of 20 rows, which stands for no label; ",
+        ),
         ([0.5, 1.5, "inf"], {}, "such as inf; fix those rows to predict numbers, or set single_"),
     ],
 )
@@ -89,6 +99,22 @@ def test_labels_that_are_no_problem_are_refused(
     with pytest.raises(UserError) as raised:
         described(tmp_path, labels * 20, **keys)
     assert message in str(raised.value)
+
+
+def test_a_number_to_predict_may_be_any(tmp_path: Path, capsys: Any) -> None:
+    assert described(tmp_path / "a", [-100, -1, 0.5] * 20)["problem_type"] == REGRESSION
+    found = described(tmp_path / "b", [-100, -1, 0] * 20, problem_type=REGRESSION)
+    assert found["label_names"] == []
+    assert "-1 is a class" not in capsys.readouterr().err
+
+
+def test_minus_one_is_a_class_and_named_where_others_count_from_zero(
+    tmp_path: Path, capsys: Any
+) -> None:
+    assert described(tmp_path / "a", [1, 0, -1] * 20)["label_names"] == ["-1", "0", "1"]
+    assert "dataset dataset: -1 is a class, that of 20 rows; if it says" in capsys.readouterr().err
+    assert described(tmp_path / "b", [1, -1] * 20)["label_names"] == ["-1", "1"]
+    assert "-1 is a class" not in capsys.readouterr().err
 
 
 def test_a_label_that_is_only_held_out_is_named(tmp_path: Path) -> None:

@@ -47,9 +47,13 @@ def test_what_does_not_fit_costs_one_line() -> None:
         (
             "runs.judged.data",
             {"tokenize": "on-the-fly", "loader": "stream"},
-            ".tokenize: on-the-fly can't be used with a preference dataset",
+            ".tokenize: on-the-fly can't be used with a dataset of format: unpaired-preference,",
         ),
-        ("runs.judged.train.router_aux_loss", True, ": is not for preference datasets"),
+        (
+            "runs.judged.train.router_aux_loss",
+            True,
+            ": is not for datasets of format: unpaired-preference",
+        ),
         (
             "datasets.table",
             {"source": "files", "path": "x", "format": "unpaired-preference"}

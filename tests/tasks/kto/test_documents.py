@@ -76,6 +76,38 @@ def test_a_column_of_whole_conversations_may_be_called_completion() -> None:
     assert document(row, Shape(FORMAT, {"messages": "completion"})) == talk(ASKED, REPLY)
 
 
+@pytest.mark.parametrize("prompt", [None, "", " ", [], "é?", [ASKED]])
+def test_messages_may_repeat_their_prompt(prompt: Any) -> None:
+    row = {"prompt": prompt, "messages": [ASKED, REPLY], "label": True}
+    assert document(row, Shape(FORMAT)) == talk(ASKED, REPLY)
+    as_json = {**row, "messages": json.dumps(row["messages"])}
+    assert document(as_json, Shape(FORMAT)) == talk(ASKED, REPLY)
+
+
+def test_messages_go_on_with_a_prompt_of_messages() -> None:
+    """As trl-lib/kto-mix-14k is with columns of argilla/kto-mix-15k."""
+    row = {"prompt": [ASKED, SAID, ASKED], "completion": [REPLY], "label": False}
+    expected = talk(ASKED, UNTRAINED, ASKED, REPLY, label=False)
+    assert document(row, Shape(FORMAT, {"messages": "completion"})) == expected
+    assert document(row, Shape(FORMAT)) == expected
+
+
+def test_the_column_of_llama_factory_is_suggested_and_works() -> None:
+    row = {"messages": [ASKED, REPLY], "kto_tag": False}
+    with pytest.raises(RowError) as caught:
+        document(row, Shape(FORMAT))
+    assert caught.value.problem == "got columns messages, kto_tag, expected label"
+    assert caught.value.remedy == "set columns: {label: kto_tag}"
+    assert document(row, Shape(FORMAT, {"label": "kto_tag"})) == talk(ASKED, REPLY, label=False)
+
+
+def test_a_column_that_is_read_under_another_name_is_read_once() -> None:
+    row = {"messages": [ASKED], "completion": [REPLY], "label": True}
+    assert document(row, Shape(FORMAT, {"prompt": "messages"})) == talk(ASKED, REPLY)
+    row = {"messages": [ASKED, REPLY], "completion": "b", "label": True}
+    assert document(row, Shape(FORMAT, {"messages": "messages"})) == talk(ASKED, REPLY)
+
+
 @pytest.mark.parametrize(
     ("value", "label"),
     [
@@ -112,6 +144,22 @@ def text(**changes: Any) -> dict[str, Any]:
         (
             {"messages": [ASKED, REPLY, ASKED], "label": True},
             "the conversation doesn't end with an answer of the assistant to train on",
+        ),
+        (
+            {"prompt": "be a pirate", "messages": [ASKED, REPLY], "label": True},
+            "got a prompt as text that the messages don't have before their answer",
+        ),
+        (
+            {"prompt": "b", "messages": [REPLY], "label": True},
+            "got a prompt as text that the messages don't have before their answer",
+        ),
+        (
+            {"messages": [ASKED], "completion": [REPLY], "label": True},
+            "got messages and a completion in one row, expected one of them",
+        ),
+        (
+            text(messages=[ASKED, REPLY]),
+            "got messages and a completion in one row, expected one of them",
         ),
         (text(system="S"), "got a system prompt, which answers that are text can't have"),
     ],

@@ -196,6 +196,27 @@ def test_of_messages_and_a_completion_the_messages_are_read() -> None:
     assert document(row, Shape("messages")) == chat(("user", "é"), ("assistant", "b"))
 
 
+def test_a_prompt_that_messages_do_not_have_is_named() -> None:
+    def said(prompt: Any, columns: dict[str, str]) -> list[str]:
+        shape = Shape("messages", columns)
+        shape.remarks.place = "file, line 1"
+        document({"messages": TALK, "prompt": prompt}, shape)
+        return shape.remarks.lines("chats")
+
+    assert said("a title", {}) == [
+        "warning: dataset chats: some rows have a prompt as text that their messages don't have, "
+        "which is not used (first in file, line 1)"
+    ]
+    for prompt, columns in (("é\n", {}), (None, {}), (" ", {}), ("a title", {"group": "prompt"})):
+        assert said(prompt, columns) == []
+
+
+def test_a_column_that_is_read_under_another_name_is_not_read_again() -> None:
+    row = {"input": "é", "output": "b"}
+    expected = chat(("user", "é"), ("assistant", "b"))
+    assert document(row, Shape("instruction", {"instruction": "input"})) == expected
+
+
 @pytest.mark.parametrize("part", ["prompt", "completion"])
 def test_a_completion_that_is_no_list_of_messages_is_named(part: str) -> None:
     row = {"prompt": TALK[:1], "completion": TALK[1:], part: 5}
@@ -445,7 +466,16 @@ def test_what_is_no_pair_costs_one_line() -> None:
         (TEXT | {"rejected": None}, "got nothing for rejected, expected an answer"),
         (TEXT | {"chosen": ""}, "got nothing for chosen, expected an answer"),
         (SPOKEN | {"chosen": []}, "got nothing for chosen, expected an answer"),
-        ({"chosen": "b", "rejected": "c"}, "got no prompt, expected one for answers that are text"),
+        *(
+            (
+                {"chosen": chosen, "rejected": rejected},
+                "got no prompt, expected one for texts that don't begin with the same words",
+            )
+            for chosen, rejected in (
+                *(("b", "c"), (" b", " c"), ("\nb", "\nc"), ("there", "their"), ("a", "a b")),
+                ("a b", "a "),
+            )
+        ),
         ({"prompt": "a", "chosen": "b"}, "got columns prompt, chosen, expected rejected"),
         (SPOKEN | {"prompt": "a"}, "got text and messages in one pair"),
         # The answer is no question.
@@ -479,6 +509,39 @@ def test_what_is_no_pair_costs_one_line() -> None:
     ]
     for row, problem in wrong:
         assert refusal(row, SHAPE).problem.startswith(problem), row
+
+
+@pytest.mark.parametrize(
+    ("prompt", "chosen", "rejected"),
+    [
+        # As Anthropic/hh-rlhf, and what TRL's extract_prompt makes of it.
+        ("\n\nHuman: Hi?\n\nAssistant:", " Hello.", " No."),
+        ("\n\nHuman: Hi?\n\nAssistant: I", " think.", " don't."),
+        ("Q: é?\n", "yes", "no"),
+        # Words stay whole, and both answers have one.
+        ("it is", " there", " their"),
+        ("it is", " 4", " 45"),
+        ("a", " b", " b c"),
+        ("a ", " b", " c"),
+    ],
+)
+@pytest.mark.parametrize("format", ["preference", "reward"])
+def test_the_prompt_of_whole_texts_is_what_both_begin_with(
+    format: FormatName, prompt: str, chosen: str, rejected: str
+) -> None:
+    row, shape = {"chosen": prompt + chosen, "rejected": prompt + rejected}, Shape(format)
+    found = document(row, shape)
+    assert (found["prompt"], found["chosen"], found["rejected"]) == (prompt, chosen, rejected)
+    assert shape.remarks.lines("mine") == [
+        "dataset mine: some pairs have no prompt; it is what both texts begin with (first in )"
+    ]
+
+
+@pytest.mark.parametrize("format", ["preference", "reward"])
+def test_texts_with_an_empty_prompt_stay_whole(format: FormatName) -> None:
+    row = {"prompt": "", "chosen": "a b", "rejected": "a c"}
+    found = document(row, Shape(format))
+    assert (found["prompt"], found["chosen"], found["rejected"]) == ("", "a b", "a c")
 
 
 def test_pairs_are_duplicates_only_if_all_parts_are_the_same() -> None:

@@ -136,6 +136,18 @@ def test_conversations_that_no_prompt_can_be_made_of_are_passed_over(texts: list
     assert [prompt.reference + "<|im_end|>" for prompt in prompts] == [said[-1] for said in SAID]
 
 
+def test_empty_prompts_need_a_token_that_opens_documents(
+    tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    bare = Encoder(tokenizer, 32, bos=False)
+    rows = [Document(prompt=prompt, completion=" b") for prompt in ("", "a", "")]
+    left_out = Counter[str]()
+    assert pairs(choose(rows, bare, left_out=left_out)) == [("a", " b")]
+    assert left_out == Counter(no_prompt=2)
+    with pytest.raises(UserError, match="generate: got no prompt to continue"):
+        choose(rows[:1], bare)
+
+
 def test_prompts_that_leave_no_room_are_passed_over(
     tokenizer: PreTrainedTokenizerFast, documents: dict[str, list[Document]]
 ) -> None:

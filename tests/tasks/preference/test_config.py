@@ -123,12 +123,12 @@ def test_what_does_not_fit_costs_one_line() -> None:
         (
             "runs.preferred.data",
             {"tokenize": "on-the-fly", "loader": "stream"},
-            ".tokenize: on-the-fly can't be used with a preference dataset",
+            ".tokenize: on-the-fly can't be used with a dataset of format: preference,",
         ),
         (
             "runs.preferred.train.router_aux_loss",
             True,
-            ": is not for preference datasets; set it to false",
+            ": is not for datasets of format: preference; set it to false",
         ),
         ("runs.preferred.data.block_size", 63, ": got 63, expected an even number"),
         (

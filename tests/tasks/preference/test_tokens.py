@@ -54,6 +54,18 @@ def test_each_half_is_the_prompt_and_an_answer_with_its_stop(
     assert [pair.chosen.document for pair in pairs] == [5, 6]
 
 
+def test_an_empty_prompt_leaves_an_answer_with_what_opens_it(
+    tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    (pair,), dropped, truncated = encoded(tokenizer, [texts("", "def f", "é = 1")], 64, False)
+    assert (dropped, truncated) == (0, 0)
+    opening = [tokenizer.bos_token_id] if tokenizer.bos_token_id is not None else []
+    for piece, answer in ((pair.chosen, "def f"), (pair.rejected, "é = 1")):
+        own = [*ids(tokenizer, answer), tokenizer.eos_token_id]
+        assert piece.tokens.tolist() == [*opening, *own]
+        assert piece.mask.tolist()[1:] == [True] * (len(opening) + len(own) - 1)
+
+
 def test_a_long_pair_loses_the_beginning_of_its_prompt_then_the_ends_of_its_answers(
     tokenizer: PreTrainedTokenizerFast,
 ) -> None:

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from classified import write_rows
 from datasets import ClassLabel, Dataset, Features, List, Value
@@ -35,6 +37,7 @@ def row(*tags: str) -> dict[str, Any]:
     [
         (["B-PER", "I-PER", "O"], True),
         (["S-A", "E-A", "L-A", "U-A"], True),
+        (["B-A", "M-A", "E-A"], True),
         (["O"], False),
         (["NN", "VB", "O"], False),
         (["PER", "O"], False),
@@ -74,6 +77,28 @@ def test_the_download_says_what_the_tags_are(tmp_path: Path, capsys: Any) -> Non
     numbers = [{**one, "tags": [len(tag) for tag in one["tags"]]} for one in sentences(60)]
     described(tmp_path / "c", numbers)
     assert "its tags are numbers without names" in capsys.readouterr().err
+    fractions = [{**one, "tags": [len(tag) + 0.5 for tag in one["tags"]]} for one in sentences(60)]
+    described(tmp_path / "d", fractions)
+    assert "its tags are numbers without names" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [-1, -100])
+def test_a_number_of_no_class_is_refused_alike_with_names_and_without(
+    number: int, tmp_path: Path
+) -> None:
+    names = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+    rows = [{**one, "ner_tags": [*map(names.index, one["tags"])]} for one in sentences(60)]
+    for one in rows:
+        del one["tags"]
+    rows[6]["ner_tags"][1] = number
+    with pytest.raises(UserError, match=rf"line 7: got {number} as tag 2 .*; give each word a tag"):
+        described(tmp_path, rows)
+    feature = {"feature": {"names": names, "_type": "ClassLabel"}, "_type": "List"}
+    metadata = {"huggingface": json.dumps({"info": {"features": {"ner_tags": feature}}})}
+    table = pa.Table.from_pylist(rows).replace_schema_metadata(metadata)
+    pq.write_table(table, tmp_path / "rows.parquet")
+    with pytest.raises(UserError, match=r"row 7: got nothing as tag 2 .*; give each word a tag"):
+        downloaded(tmp_path, tmp_path / "rows.parquet")
 
 
 @pytest.mark.parametrize(
@@ -81,7 +106,13 @@ def test_the_download_says_what_the_tags_are(tmp_path: Path, capsys: Any) -> Non
     [
         ({"tokens": ["a", "b"], "tags": ["O"]}, "got 2 words and 1 tags, expected a tag for each"),
         ({"tokens": ["a", " "], "tags": ["O", "O"]}, "got nothing as word 2 of 2"),
-        ({"tokens": ["a"], "tags": [None]}, "got nothing as tag 1 of 1"),
+        ({"tokens": ["a"], "tags": [None]}, "got nothing as tag 1 of 1; give each word a tag"),
+        (
+            {"tokens": ["a", "b"], "tags": [1, -100]},
+            "got -100 as tag 2 of 2, which stands for no tag; give each word a tag",
+        ),
+        ({"tokens": ["a", "b"], "tags": [-1.0, 2.0]}, "got -1 as tag 1 of 2, which stands for no"),
+        ({"tokens": ["a", "b"], "tags": ["O", ["O"]]}, "got list as a tag, expected text or a num"),
         ({"tokens": "a b", "tags": ["O", "O"]}, "got str for tokens, expected a list"),
         ({"tokens": ["a"]}, "got columns tokens, expected tags"),
     ],

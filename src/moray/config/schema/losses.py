@@ -156,8 +156,3 @@ class Kto(Section):
     undesirable_weight: float = Field(
         1.0, gt=0, description="What the losses of bad answers are multiplied by."
     )
-
-    @property
-    def has_reference(self) -> bool:
-        """Whether the loss depends on a reference."""
-        return True

@@ -1,8 +1,6 @@
 """Classify a few held-out texts with a run's model and its base."""
 
-import json
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moray.console import say
-from moray.corpus.dataset import read_documents
-from moray.evaluate.classification import answers_for_samples, rows_to_classify
-from moray.provenance.lineage import write_sealed
-from moray.provenance.manifest import MANIFEST, read_manifest
+from moray.evaluate.classification import (
+    answers_for_samples,
+    documents_at,
+    rows_to_classify,
+    seal_samples,
+    write_samples,
+)
+from moray.provenance.manifest import read_manifest
 from moray.rows.store import StoredRows
 from moray.tasks.classification.evaluation import classifier_of, prior_answers, says_nothing
 from moray.tasks.classification.survey import MULTI, REGRESSION
@@ -46,23 +48,20 @@ def classify(
     answers = {"base": prior_answers(manifest, len(numbers)), **answers}
     labels = _read(_one_hot(split.rows["label"][numbers], problem, len(names)), problem, names)
     said = {name: _read(each, problem, names) for name, each in answers.items()}
-    chosen = set(numbers.tolist())
-    texts = [
-        {key: one[key] for key in ("text", "text_pair") if one[key] is not None}
-        for number, one in enumerate(chain.from_iterable(read_documents(documents)))
-        if number in chosen
-    ]
-    with output.open("w") as file:
-        for place, text in enumerate(texts):
-            sample = {**text, "label": labels[place]}
-            for name in ("base", "tuned"):
-                sample[name] = said[name][place]
-                if problem not in (MULTI, REGRESSION):
-                    largest = float(np.exp(answers[name][place].max()))
-                    sample[f"{name}_probability"] = round(largest, 4)
-            file.write(json.dumps(sample, ensure_ascii=False) + "\n")
-    inputs = [folder / MANIFEST for folder in (base, tuned, store)]
-    write_sealed(settings, dict(sorted(cfg.items())), inputs)
+    samples = []
+    for place, document in enumerate(documents_at(documents, numbers)):
+        sample: dict[str, Any] = {
+            key: text for key in ("text", "text_pair") if (text := document[key]) is not None
+        }
+        sample["label"] = labels[place]
+        for name in ("base", "tuned"):
+            sample[name] = said[name][place]
+            if problem not in (MULTI, REGRESSION):
+                largest = float(np.exp(answers[name][place].max()))
+                sample[f"{name}_probability"] = round(largest, 4)
+        samples.append(sample)
+    write_samples(output, samples)
+    seal_samples(settings, cfg, (base, tuned, store))
     before, after = (_quality(labels, said[name]) for name in ("base", "tuned"))
     say(f"{run}: {len(labels)} texts, {before} before training, {after} after")
 

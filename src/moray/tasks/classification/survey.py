@@ -19,6 +19,8 @@ OF_WORDS = "token_classification"
 # More are hardly classes, and each is kept in memory.
 _MOST_CLASSES = 10_000
 _SHOWN = 5
+# By which transformers ignores a label in its losses.
+_IGNORED = "-100"
 
 
 def survey_of(section: Dataset) -> "LabelSurvey":
@@ -77,7 +79,7 @@ class LabelSurvey:
                 counts[name] += 1
 
     def _note_number(self, label: str) -> None:
-        number = _number(label)
+        number = number_in(label)
         if number is not None:
             self._fractions += not number.is_integer()
         else:
@@ -108,8 +110,19 @@ class LabelSurvey:
         names = self._names
         if len(names) > _MOST_CLASSES:
             raise self._misfit(f"got {problem}, but there are more than {_MOST_CLASSES:,} labels")
+        self._check_numbers(names)
         check_trained(names, self._trained, self._path, "labels")
         return {"problem_type": problem, "label_names": names}
+
+    def _check_numbers(self, names: Sequence[str]) -> None:
+        ignored = self._trained[_IGNORED] + self._held_out[_IGNORED]
+        if ignored and all(number_in(name) is not None for name in names):
+            predict = f", or set problem_type: {REGRESSION} if it is a number to predict"
+            raise UserError(
+                self._path,
+                f"got {_IGNORED} as the label of {ignored:,} rows, which stands for no label",
+                f"remove those rows{predict * (True not in self._are_lists)}",
+            )
 
     def _misfit(self, problem: str) -> UserError:
         return UserError(f"{self._path}.problem_type", problem, "change it, or the labels")
@@ -137,6 +150,13 @@ class LabelSurvey:
     def lines(self, dataset: str) -> Iterator[str]:
         names = self._names if self.problem_type != REGRESSION else ()
         yield from lines_about_similar(names, dataset)
+        # Classes that count from 0 have no such one; with -1 alone, it may be one of two or three.
+        if names[:1] == ["-1"] and [*map(str, range(len(names) - 1))] == names[1:]:
+            number = self._trained["-1"] + self._held_out["-1"]
+            yield (
+                f"dataset {dataset}: -1 is a class, that of {number:,} rows; if it says that they "
+                "have none, remove them"
+            )
 
 
 def check_trained(names: Sequence[str], trained: Container[str], path: str, what: str) -> None:
@@ -163,7 +183,7 @@ def check_trained(names: Sequence[str], trained: Container[str], path: str, what
 def in_order(names: Iterable[str]) -> list[str]:
     """Names of classes in their order: numbers by size, words by the alphabet."""
     names = [*names]
-    if any(_number(name) is None for name in names):
+    if any(number_in(name) is None for name in names):
         return sorted(names)
     return sorted(names, key=lambda name: (float(name), name))
 
@@ -188,7 +208,7 @@ def names_in(label: str) -> list[str] | None:
     return [*map(str, names)] if isinstance(names, list) else None
 
 
-def _number(label: str) -> float | None:
+def number_in(label: str) -> float | None:
     """A label as a number, if it is one."""
     try:
         number = float(label)

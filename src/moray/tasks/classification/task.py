@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -24,53 +23,33 @@ from moray.rows.loader import stored_windows
 from moray.rows.store import RowPositions, Rows, WindowReader, record_of
 from moray.tasks.classification import proofs
 from moray.tasks.classification.classifier import empty, load, names_of
+from moray.tasks.classification.padded import PaddedTexts, padded
 from moray.tasks.classification.survey import MULTI, REGRESSION, SINGLE
 from moray.tasks.language.proofs.plain import draws
-from moray.train.task import Batch, LossModule
+from moray.train.task import LossModule
 from moray.workers.collectives import from_first_worker
 
 
 @dataclass(frozen=True)
-class TextBatch(Batch):
+class TextBatch(PaddedTexts):
     """Texts and their labels.
 
     Attributes:
-        tokens, mask: shape (texts, tokens).
-        types: which of two texts a token is of, likewise; empty if the model doesn't ask for it.
         labels: shape (texts,), or (texts, classes) if a text can have several.
         counted: 1, or 0 for padding, shape (texts,).
     """
 
-    tokens: Tensor
-    mask: Tensor
-    types: Tensor
     labels: Tensor
     counted: Tensor
-
-    def logits(self, model: PreTrainedModel) -> Tensor:
-        """The logits of a model, fp32, shape (texts, classes)."""
-        types = {"token_type_ids": self.types} if self.types.numel() else {}
-        logits: Tensor = model(input_ids=self.tokens, attention_mask=self.mask, **types).logits
-        return logits.float()
 
 
 def make_batch(rows: Rows) -> TextBatch:
     """Make a batch of rows, as wide as the longest of them."""
-    lengths = rows["length"].astype(np.int64)
-    width = max(1, int(lengths.max(initial=0)))
-    # Attention of a row of padding needs something to attend to.
-    mask = np.arange(width) < np.maximum(lengths, 1)[:, None]
-    has_types = "types" in (rows.dtype.names or ())
-    types = rows["types"][:, :width] if has_types else np.zeros((len(rows), 0))
-    labels = rows["label"]
-    arrays: tuple[NDArray[Any], ...] = (
-        rows["tokens"][:, :width].astype(np.int64),
-        mask.astype(np.int64),
-        types.astype(np.int64),
-        labels.astype(np.float32 if labels.dtype.kind == "f" else np.int64),
-        (lengths > 0).astype(np.float32),
+    labels, counted = rows["label"], (rows["length"] > 0).astype(np.float32)
+    labels = labels.astype(np.float32 if labels.dtype.kind == "f" else np.int64)
+    return TextBatch(
+        **vars(padded(rows)), labels=torch.from_numpy(labels), counted=torch.from_numpy(counted)
     )
-    return TextBatch(*map(torch.from_numpy, arrays))
 
 
 class LabelLoss(LossModule):

@@ -1,6 +1,5 @@
 """Classify a few held-out images with a run's model and its base, and draw them."""
 
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,15 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from moray.console import say
-from moray.evaluate.classification import answers_for_samples, rows_to_classify
+from moray.evaluate.classification import (
+    answers_for_samples,
+    rows_to_classify,
+    seal_samples,
+    write_samples,
+)
 from moray.evaluate.worker import may_be_bf16
 from moray.proofs.comparison import collect, conclude
-from moray.provenance.lineage import write_sealed
-from moray.provenance.manifest import MANIFEST, read_manifest
+from moray.provenance.manifest import read_manifest
 from moray.rows.store import StoredRows
 from moray.tasks.images.evaluation import CLASSIFIER
 from moray.tasks.images.proofs import compare_predictions
@@ -57,17 +60,17 @@ def predict(
             lambda: compare_predictions(models, rows, classes, probabilities, seconds, bf16),
         )
         record["proof"] = conclude(comparisons, execution["proofs"], f"runs.{run}")
-    with output.open("w") as file:
-        for place, number in enumerate(numbers.tolist()):
-            sample = {"image": number, "label": labels[place]}
-            for name in models:
-                sample[name] = classes[name][place]
-                sample[f"{name}_probability"] = round(float(probabilities[name][place]), 4)
-            file.write(json.dumps(sample, ensure_ascii=False) + "\n")
+    samples = []
+    for place, number in enumerate(numbers.tolist()):
+        sample = {"image": number, "label": labels[place]}
+        for name in models:
+            sample[name] = classes[name][place]
+            sample[f"{name}_probability"] = round(float(probabilities[name][place]), 4)
+        samples.append(sample)
+    write_samples(output, samples)
     pixels = split.rows["pixels"][numbers[:9]]
     _draw(pixels, labels, classes["tuned"], [png, svg], f"{run}: prediction (label)")
-    inputs = [folder / MANIFEST for folder in (base, tuned, store)]
-    write_sealed(settings, record, inputs)
+    seal_samples(settings, record, (base, tuned, store))
     right = {
         name: sum(map(str.__eq__, labels, predictions)) for name, predictions in classes.items()
     }

@@ -7,7 +7,13 @@ from typing import Any
 from moray.corpus.dataset import Document, RowError
 from moray.corpus.remarks import Remarks
 from moray.corpus.values import spelling_of
-from moray.tasks.language.conversation import DefaultSystem, conversation, join_completion
+from moray.tasks.language.conversation import (
+    DefaultSystem,
+    asks,
+    conversation,
+    join_completion,
+    parse,
+)
 
 _LABELS = {"true": True, "1": True, "false": False, "0": False}
 _FILL_IN = "fill it in, remove the row, or set bad_rows: drop"
@@ -26,7 +32,8 @@ def answer(
     """Make the document of an answer that is good or bad; see `Document`.
 
     Args:
-        messages: a conversation whose last message is the answer; None if `completion` has it.
+        messages: a conversation whose last message is the answer; None if `completion` has it. If
+            there is a prompt too, the messages go on with it, or repeat it.
         label: whether it is good: true or false, 1 or 0, or either as a word.
         tools: functions that a conversation can call; see `conversation`.
         default_system: as in `conversation`, and so are the remarks.
@@ -34,18 +41,27 @@ def answer(
         completion: the answer: text, a list of messages, or one message.
 
     Raises:
-        RowError: if the answer or its label is missing, or parts are of two kinds.
+        RowError: if the answer or its label is missing, parts are of two kinds, or the answer or
+            the prompt is there twice.
     """
     good = _label(label)
     systems = system, default_system
     if completion is None and messages is not None:
-        return _talk(messages, tools, systems, remarks, good, has_history=True)
+        whole = _with_prompt(prompt, messages)
+        return _talk(whole, tools, systems, remarks, good, has_history=True)
+    if completion and messages:
+        raise RowError(
+            "got messages and a completion in one row, expected one of them",
+            "remove a column, or name what to read under columns, as in {prompt: messages} or "
+            "{messages: conversation}",
+        )
     if not completion or (isinstance(completion, str) and not completion.strip()):
         raise RowError("got an empty completion, expected text", _FILL_IN)
     if prompt is None:
         raise RowError(
             "got no prompt, expected one for each completion",
-            "map the column under columns, or fill it in; messages can have both",
+            "name its column under columns, as in {prompt: question}, or {messages: completion} if "
+            'conversations have both; if there is none, write "prompt": ""',
         )
     if isinstance(prompt, str) != isinstance(completion, str):
         raise RowError(
@@ -63,6 +79,18 @@ def answer(
             "remove it, or write prompt and completion as messages",
         )
     return Document(prompt=prompt, completion=completion, tools=None, label=good)
+
+
+def _with_prompt(prompt: Any, messages: Any) -> Any:
+    """The messages of a row, after those of its prompt that they don't repeat."""
+    if not isinstance(prompt, str):
+        return join_completion(prompt, messages) if prompt else messages
+    if prompt.strip() and not asks(parse(messages, "messages"), prompt):
+        raise RowError(
+            "got a prompt as text that the messages don't have before their answer",
+            'write it as messages, as in [{"role": "user", "content": "…"}], or remove it',
+        )
+    return messages
 
 
 def _label(value: Any) -> bool:

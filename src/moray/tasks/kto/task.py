@@ -11,8 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from moray.config.schema.losses import Kto
-from moray.model.dropout import without_dropout
-from moray.model.quantization import Bits, Quantization
+from moray.model.quantization import Bits
 from moray.proofs.figures import Figures
 from moray.rows.store import RowPositions, Rows
 from moray.tasks.kto import proofs
@@ -21,9 +20,8 @@ from moray.tasks.kto.rows import DESIRABLE
 from moray.tasks.language.loss import TokenBatch, make_batch
 from moray.tasks.language.proofs import plain
 from moray.tasks.language.rows import TRAINED
-from moray.tasks.language.task import LanguageTask
-from moray.tasks.preference.rows import as_sequences, num_pairs
-from moray.tasks.preference.task import AnswersLoss, pieces_of, reference_of
+from moray.tasks.preference.rows import as_sequences
+from moray.tasks.preference.task import AnswersLoss, AnswersTask, pieces_of, reference_of
 from moray.train.task import Batch
 from moray.workers.collectives import from_first_worker, sum_over_workers
 
@@ -119,7 +117,7 @@ class KtoLoss(AnswersLoss):
         return now - pieces.reference
 
 
-class KtoTask(LanguageTask):
+class KtoTask(AnswersTask):
     """Rows are packed answers; the loss is that of the answers."""
 
     def __init__(self, manifest: dict[str, Any], settings: Mapping[str, Any]) -> None:
@@ -127,14 +125,6 @@ class KtoTask(LanguageTask):
         # Each half of a row is a sequence of its own.
         self.row_length = manifest["block_size"] // 2
         self._settings = Kto(**settings["kto"])
-
-    def load(
-        self, start: Path, dtype: torch.dtype, quantization: Quantization | None
-    ) -> PreTrainedModel:
-        return without_dropout(super().load(start, dtype, quantization))
-
-    def empty(self, start: Path, dtype: torch.dtype) -> PreTrainedModel:
-        return without_dropout(super().empty(start, dtype))
 
     def loss_module(self, model: PreTrainedModel) -> KtoLoss:
         plain_head = from_first_worker(lambda: self._check(model))
@@ -148,9 +138,6 @@ class KtoTask(LanguageTask):
         self, rows: Rows, row_positions: RowPositions | None
     ) -> AnswerBatch:
         return make_answer_batch(rows)
-
-    def weight(self, rows: Rows) -> int:
-        return int(num_pairs(rows).sum())
 
     def plain(
         self,

@@ -55,7 +55,7 @@ def conversation(
     Raises:
         RowError: if it isn't a valid conversation, or has no assistant message to train on.
     """
-    message_list = _parse(messages, "messages")
+    message_list = parse(messages, "messages")
     if not isinstance(message_list, list) or not message_list:
         raise RowError(f"got {_kind(message_list)} for messages, expected a list", "fix the row")
     spoken = [
@@ -79,7 +79,7 @@ def conversation(
             "system prompts, which is not used (first in {place})",
             is_warning=True,
         )
-    functions = _functions(_parse(tools, "tools") or [])
+    functions = _functions(parse(tools, "tools") or [])
     return {"messages": _as_json(spoken), "tools": _as_json(functions) if functions else None}
 
 
@@ -89,7 +89,7 @@ def join_completion(prompt: Any, completion: Any) -> list[Any]:
     Raises:
         RowError: if one of them is no list, or they don't fit together.
     """
-    parts = {"prompt": _parse(prompt, "prompt"), "completion": _parse(completion, "completion")}
+    parts = {"prompt": parse(prompt, "prompt"), "completion": parse(completion, "completion")}
     for name, part in parts.items():
         if not isinstance(part, list):
             raise RowError(
@@ -150,6 +150,13 @@ def divide(prompt: list[Any], answer: list[Any], name: str) -> tuple[list[Any], 
     return prompt_part, answer_part
 
 
+def asks(messages: Any, prompt: str) -> bool:
+    """Whether a conversation has a text before its last message."""
+    before = messages[:-1] if isinstance(messages, list) else []
+    texts = [message.values() for message in before if isinstance(message, Mapping)]
+    return any(prompt in values for values in texts)
+
+
 def _as_context(message: Any) -> Any:
     return {**message, "weight": 0} if _role(message) == "assistant" else message
 
@@ -197,7 +204,7 @@ def _message(message: Any, number: int, remarks: Remarks) -> dict[str, Any]:
     reasoning = next((text for text in beside if text.strip()), reasoning)
     entry: dict[str, Any] = {"role": _ROLES[role], "content": content}
     if role == "function_call":
-        entry |= {"content": None, "tool_calls": _calls(_parse(content, role), number)}
+        entry |= {"content": None, "tool_calls": _calls(parse(content, role), number)}
     elif calls := _calls_beside(message):
         entry |= {"content": content or None, "tool_calls": _calls(calls, number)}
     elif entry["role"] == "assistant" and not (content + reasoning).strip():
@@ -273,7 +280,7 @@ def _part(part: Mapping[str, Any], number: int) -> str:
 
 def _calls_beside(message: Mapping[str, Any]) -> Any:
     """The tool calls beside a message's content; `function_call` is OpenAI's older form."""
-    calls = (_parse(message.get(key), key) for key in ("tool_calls", "function_call"))
+    calls = (parse(message.get(key), key) for key in ("tool_calls", "function_call"))
     return next(filter(None, calls), None)
 
 
@@ -289,7 +296,7 @@ def _calls(calls: Any, number: int) -> list[dict[str, Any]]:
         # OpenAI writes arguments as a JSON string; chat templates need them parsed. Llama's models
         # call them parameters.
         raw_arguments = function.get("arguments") or function.get("parameters")
-        arguments = _parse(raw_arguments, "arguments") or {}
+        arguments = parse(raw_arguments, "arguments") or {}
         if not isinstance(arguments, Mapping):
             raise RowError(
                 f"got {_kind(arguments)} for the arguments of a tool call in message {number}, "
@@ -317,14 +324,21 @@ def _functions(tools: Any) -> list[dict[str, Any]]:
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise RowError(f"tool {number} has no name, expected a function", "fix the row")
         if "parameters" in function:
-            parameters = _parse(function["parameters"], "parameters")
+            parameters = parse(function["parameters"], "parameters")
             function = {**function, "parameters": parameters}
         functions.append({"type": "function", "function": function})
     return functions
 
 
-def _parse(value: Any, what: str) -> Any:
-    """Parse a JSON string; anything else is returned as it is."""
+def parse(value: Any, what: str) -> Any:
+    """Parse a JSON string; anything else is returned as it is.
+
+    Args:
+        what: its name, for errors.
+
+    Raises:
+        RowError: if it is invalid.
+    """
     if not isinstance(value, str):
         return value
     if not value.strip():

@@ -13,13 +13,19 @@ from moray.corpus.columns import Columns
 from moray.corpus.dataset import Document, RowError
 from moray.corpus.remarks import Remarks
 from moray.corpus.values import group_key, is_nothing, spelling_of
-from moray.tasks.language.conversation import DefaultSystem, conversation, divide, join_completion
+from moray.tasks.language.conversation import (
+    DefaultSystem,
+    conversation,
+    join_completion,
+)
+from moray.tasks.language.pairs import pair
 
-_ANSWERS = ("chosen", "rejected")
 # Characters that spreadsheets put between values besides commas.
 _SEPARATORS = (";", "\t", "|")
 # Other usual names of columns, of rows that don't have these.
 _ALSO = {"tokens": "words", "tags": "ner_tags"}
+# Names of columns in other trainers, which a user has to choose.
+_ELSEWHERE = {"label": "kto_tag"}
 _LIST_NAMES = "list the names of a text's labels; of zeros and ones, those that are one"
 _FILL_IN = "fill it in, remove the row, or set bad_rows: drop"
 
@@ -66,14 +72,16 @@ def document(row: Mapping[str, Any], shape: Shape) -> Document:
 def _document(row: Mapping[str, Any], shape: Shape) -> Document:
     values, format = dict[str, Any](), FORMATS[shape.format]
     completes = _has_completion(row, shape)
-    replaced_columns = _replaced_columns(completes) if shape.format == "messages" else ()
-    # In other rows, the column of this name has the whole conversation.
-    if shape.format == "unpaired-preference" and "messages" in shape.columns:
-        replaced_columns = ("prompt", "completion")
+    replaced_columns = _replaced_columns(row, shape, completes)
+    # Columns that the config calls something else.
+    taken = {column for name, column in shape.columns.items() if name != "group"}
     for name, required in format.columns.items():
         if name in replaced_columns:
             continue
         column = _column(row, name, shape)
+        if not required and name not in shape.columns and column in taken:
+            values[name] = None
+            continue
         shape.table_columns.read.add(column)
         value = _value(row, column, required)
         if name in format.classes:
@@ -98,6 +106,8 @@ def _document(row: Mapping[str, Any], shape: Shape) -> Document:
             fields = conversation(
                 messages, values["tools"], values["system"], shape.system, shape.remarks
             )
+            if not completes:
+                _mention_prompt(row, fields, shape)
         case "preference":
             return pair(**values, default_system=shape.system, remarks=shape.remarks)
         case "unpaired-preference":
@@ -108,12 +118,26 @@ def _document(row: Mapping[str, Any], shape: Shape) -> Document:
             document = pair(**values, default_system=shape.system, remarks=shape.remarks)
             return Document(**document, margin=margin)
         case "token-classification":
-            return tagged(**values)
+            return cast(Document, module_of(format.task, "documents").tagged(**values))
         case "prompt-completion" if not values["completion"].strip():
             raise RowError("got an empty completion, expected text", _FILL_IN)
         case _:
             fields = values
     return cast(Document, fields)
+
+
+def _mention_prompt(row: Mapping[str, Any], fields: Mapping[str, str | None], shape: Shape) -> None:
+    """Add a remark if a row has a prompt that its messages don't have."""
+    prompt = "" if "prompt" in shape.columns.values() else row.get("prompt")
+    if not isinstance(prompt, str) or not prompt.strip():
+        return
+    if json.dumps(prompt.strip(), ensure_ascii=False)[1:-1] not in str(fields["messages"]):
+        shape.remarks.add(
+            "prompt",
+            "some rows have a prompt as text that their messages don't have, which is not used "
+            "(first in {place})",
+            is_warning=True,
+        )
 
 
 def _instruction_turns(instruction: str, context: str | None, output: str) -> list[dict[str, str]]:
@@ -149,9 +173,13 @@ def _has_completion(row: Mapping[str, Any], shape: Shape) -> bool:
     return shape.format == "messages" and not whole and all(parts)
 
 
-def _replaced_columns(completes: bool) -> tuple[str, ...]:
-    """The columns of `messages` that others replace in a row."""
-    return ("messages",) if completes else ("prompt", "completion")
+def _replaced_columns(row: Mapping[str, Any], shape: Shape, completes: bool) -> tuple[str, ...]:
+    """The columns of a row that others replace."""
+    if shape.format == "messages":
+        return ("messages",) if completes else ("prompt", "completion")
+    if shape.format == "unpaired-preference" and "messages" in shape.columns:
+        return () if "completion" in shape.columns else ("completion",)
+    return ()
 
 
 def _column(row: Mapping[str, Any], name: str, shape: Shape) -> str:
@@ -184,9 +212,12 @@ def _missing(names: list[str], column: str) -> RowError:
             f"got one column, {names[0]!r}, expected {column}",
             f"separate values by commas instead of {mark!r}, or by tabs in a .tsv file",
         )
+    got = f"got columns {', '.join(names)}, expected {column}"
+    if (other := _ELSEWHERE.get(column)) in names:
+        return RowError(got, f"set columns: {{{column}: {other}}}")
     near = difflib.get_close_matches(column, names, n=1)
     return RowError(
-        f"got columns {', '.join(names)}, expected {column}",
+        got,
         f"did you mean {near[0]}?"
         if near
         else "name it under columns, as in {output: answer}, or choose another format",
@@ -231,33 +262,6 @@ def _number(value: Any, column: str) -> float | None:
     return number
 
 
-def tagged(tokens: Any, tags: Any) -> Document:
-    """Make the document of words and their tags, each a list.
-
-    Raises:
-        RowError: if there isn't a tag for each word, or a word or a tag is nothing.
-    """
-    for name, value in (("tokens", tokens), ("tags", tags)):
-        if not isinstance(value, list):
-            raise RowError(
-                f"got {type(value).__name__} for {name}, expected a list with an entry a word",
-                "write lists, in JSON Lines or Parquet",
-            )
-    if len(tokens) != len(tags):
-        raise RowError(
-            f"got {len(tokens)} words and {len(tags)} tags, expected a tag for each word",
-            "fix the row, remove it, or set bad_rows: drop",
-        )
-    words, names = [*map(spelling_of, tokens)], [*map(_label, tags)]
-    for what, entries in (("word", words), ("tag", names)):
-        empty = [number for number, entry in enumerate(entries, 1) if not (entry or "").strip()]
-        if empty:
-            raise RowError(f"got nothing as {what} {empty[0]} of {len(entries)}", _FILL_IN)
-    return Document(
-        tokens=json.dumps(words, ensure_ascii=False), tags=json.dumps(names, ensure_ascii=False)
-    )
-
-
 def _check_text(value: Any, column: str) -> None:
     if not isinstance(value, str):
         got = "nothing" if value is None else type(value).__name__
@@ -276,122 +280,3 @@ def _check_characters(text: str) -> None:
             f"got an unpaired surrogate (\\u{ord(text[error.start]):x}), expected Unicode text",
             "fix the row or remove it",
         ) from error
-
-
-def pair(
-    prompt: Any,
-    chosen: Any,
-    rejected: Any,
-    tools: Any,
-    system: str | None,
-    default_system: DefaultSystem,
-    remarks: Remarks,
-) -> Document:
-    """Make the document of a pair; see `Document`.
-
-    Args:
-        prompt: text; or a list of messages; or None if both answers are whole conversations, whose
-            common beginning is the prompt, or a question in them as text.
-        chosen: the better answer: text, a list of messages, or one message.
-        rejected: the worse answer, of the same kind.
-        tools: functions that a conversation can call; see `conversation`.
-        default_system: as in `conversation`, and so are the remarks.
-
-    Raises:
-        RowError: if an answer is missing, both are equal, a part is of another kind than the
-            others, or a conversation doesn't end with the assistant's answer.
-    """
-    answers = dict(zip(_ANSWERS, (chosen, rejected), strict=True))
-    if isinstance(prompt, str) and all(_asks(answer, prompt) for answer in answers.values()):
-        prompt = None
-    for name, answer in answers.items():
-        if not answer or (isinstance(answer, str) and not answer.strip()):
-            raise RowError(f"got nothing for {name}, expected an answer", _FILL_IN)
-    are_text = [isinstance(part, str) for part in (prompt, *answers.values()) if part is not None]
-    if len(set(are_text)) > 1:
-        raise RowError(
-            "got text and messages in one pair, expected prompt, chosen and rejected all as text "
-            "or all as messages",
-            "convert one of them; whole conversations in chosen and rejected need no prompt",
-        )
-    if chosen == rejected:
-        raise _equal()
-    if not are_text[0]:
-        return _conversations(prompt, answers, tools, (system, default_system), remarks)
-    if prompt is None:
-        raise RowError(
-            "got no prompt, expected one for answers that are text",
-            "map the column under columns, or fill it in",
-        )
-    if default_system is not False and (system or default_system):
-        raise RowError(
-            "got a system prompt, which answers that are text can't have",
-            "remove it, or write prompt, chosen and rejected as messages",
-        )
-    return Document(prompt=prompt, chosen=chosen, rejected=rejected, tools=None)
-
-
-def _conversations(
-    prompt: Any,
-    answers: Mapping[str, Any],
-    tools: Any,
-    systems: tuple[str | None, DefaultSystem],
-    remarks: Remarks,
-) -> Document:
-    by_answer = {
-        name: conversation(_whole(prompt, answer, name), tools, *systems, remarks)
-        for name, answer in answers.items()
-    }
-    messages = {name: json.loads(str(by_answer[name]["messages"])) for name in _ANSWERS}
-    if messages["chosen"] == messages["rejected"]:
-        raise _equal()
-    shared = _shared(*messages.values())
-    if shared == 0:
-        raise RowError(
-            "chosen and rejected begin differently, expected the same prompt in both",
-            "fix the row or remove it",
-        )
-    for name, spoken in messages.items():
-        if len(spoken) == shared or spoken[-1]["role"] != "assistant":
-            raise RowError(
-                f"the conversation of {name} doesn't end with an answer of the assistant",
-                "add the answer or remove the row",
-            )
-        if spoken[-1].get("weight", 1) == 0:
-            raise RowError(
-                f"the answer of {name} has weight 0", "remove the weight or remove the row"
-            )
-        for message in spoken[:shared]:
-            if message["role"] == "assistant":
-                message["weight"] = 0
-    chosen, rejected = (json.dumps(messages[name], ensure_ascii=False) for name in _ANSWERS)
-    return Document(chosen=chosen, rejected=rejected, tools=by_answer["chosen"]["tools"])
-
-
-def _asks(answer: Any, prompt: str) -> bool:
-    """Whether an answer is a whole conversation that has a prompt as a question."""
-    before = answer[:-1] if isinstance(answer, list) else []
-    texts = [message.values() for message in before if isinstance(message, Mapping)]
-    return any(prompt in values for values in texts)
-
-
-def _whole(prompt: Any, answer: Any, name: str) -> list[Any]:
-    reply = [answer] if isinstance(answer, Mapping) else answer
-    before = [] if prompt is None else prompt
-    if not (isinstance(reply, list) and isinstance(before, list)):
-        kinds = f"{type(before).__name__} and {type(reply).__name__}"
-        raise RowError(
-            f"got {kinds} for prompt and {name}, expected text or lists of messages", "fix the row"
-        )
-    prompt_part, answer_part = divide(before, reply, name)
-    return [*prompt_part, *answer_part]
-
-
-def _shared(chosen: list[Any], rejected: list[Any]) -> int:
-    """Number of messages at the beginning that two conversations share."""
-    same = [one == other for one, other in zip(chosen, rejected, strict=False)]
-    return (*same, False).index(False)
-
-
-def _equal() -> RowError:
-    return RowError("chosen and rejected are equal, so neither is preferred", "remove the row")

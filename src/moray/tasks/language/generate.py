@@ -39,7 +39,8 @@ from moray.tasks.language.tokenizer import decode_after
 _REMARKS = {
     "no_room": "{count:,} prompts were left out, as they leave no room for the {room:,} tokens of "
     "generate.max_new_tokens in the model's {length:,}, so what is continued is shorter than usual",
-    "no_prompt": "{count:,} documents were left out, as the chat template makes no prompt of them",
+    "no_prompt": "{count:,} documents were left out, as they have no prompt, or the chat template "
+    "makes none of them",
     "longer_references": "{count:,} references are longer than the {room:,} tokens of "
     "generate.max_new_tokens, so no continuation can equal them",
 }

@@ -69,10 +69,19 @@ def choose_prompts(
     """
     prompts = []
     for document in _draw_documents(documents, _DOCUMENTS_A_SAMPLE * num_samples, seed):
-        candidates = _prompts_of(document, encoder, prompt_length, max_new_tokens)
+        every = _prompts_of(document, encoder, prompt_length, max_new_tokens)
+        # An empty prompt has no tokens if documents begin without a BOS token.
+        candidates = [one for one in every if one.tokens]
         fitting = [one for one in candidates if len(one.tokens) + max_new_tokens <= model_length]
         left_out.update(no_room=len(candidates) - len(fitting), no_prompt=int(not candidates))
         prompts += fitting
+    if not prompts and not left_out["no_room"]:
+        raise UserError(
+            "generate",
+            "got no prompt to continue: those of the test split are empty, or the chat template "
+            "makes none",
+            "give rows prompts, or don't ask snakemake for generate",
+        )
     if not prompts:
         raise UserError(
             "generate.max_new_tokens",

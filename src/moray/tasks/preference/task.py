@@ -120,18 +120,11 @@ class PreferenceLoss(AnswersLoss):
         return preference_losses(*pairs, self._settings).sum()
 
 
-class PreferenceTask(LanguageTask):
-    """Rows are packed pairs of answers; the loss is that of the pairs.
+class AnswersTask(LanguageTask):
+    """Base class of tasks whose rows are packed answers, each with another one.
 
     There is no dropout: the reference has none, so it would differ from the start.
     """
-
-    def __init__(self, manifest: dict[str, Any], settings: Mapping[str, Any]) -> None:
-        super().__init__(manifest, settings)
-        # Without packing, each half of a row is a sequence of its own.
-        self.row_length = manifest["block_size"] // (1 if self._packing else 2)
-        self.units_per_row = manifest["block_size"]
-        self._settings = Preference(**settings["preference"])
 
     def load(
         self, start: Path, dtype: torch.dtype, quantization: Quantization | None
@@ -141,15 +134,26 @@ class PreferenceTask(LanguageTask):
     def empty(self, start: Path, dtype: torch.dtype) -> PreTrainedModel:
         return without_dropout(super().empty(start, dtype))
 
+    def weight(self, rows: Rows) -> int:
+        return int(num_pairs(rows).sum())
+
+
+class PreferenceTask(AnswersTask):
+    """Rows are packed pairs of answers; the loss is that of the pairs."""
+
+    def __init__(self, manifest: dict[str, Any], settings: Mapping[str, Any]) -> None:
+        super().__init__(manifest, settings)
+        # Without packing, each half of a row is a sequence of its own.
+        self.row_length = manifest["block_size"] // (1 if self._packing else 2)
+        self.units_per_row = manifest["block_size"]
+        self._settings = Preference(**settings["preference"])
+
     def loss_module(self, model: PreTrainedModel) -> PreferenceLoss:
         plain_head = from_first_worker(lambda: self._check(model))
         return PreferenceLoss(model, plain_head, self._settings)
 
     def batch(self, rows: Rows, row_positions: RowPositions | None) -> PairBatch:
         return make_pair_batch(rows, self._packing)
-
-    def weight(self, rows: Rows) -> int:
-        return int(num_pairs(rows).sum())
 
     def plain(
         self,

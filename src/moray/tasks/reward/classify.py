@@ -1,15 +1,17 @@
 """Give rewards to a few held-out pairs with a run's model and its base."""
 
-import json
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from moray.console import say
-from moray.corpus.dataset import Document, halves, messages_of, read_documents
-from moray.evaluate.classification import answers_for_samples, rows_to_classify
-from moray.provenance.lineage import write_sealed
-from moray.provenance.manifest import MANIFEST
+from moray.corpus.dataset import Document, halves, messages_of
+from moray.evaluate.classification import (
+    answers_for_samples,
+    documents_at,
+    rows_to_classify,
+    seal_samples,
+    write_samples,
+)
 from moray.rows.store import StoredRows
 from moray.tasks.classification.evaluation import says_nothing
 from moray.tasks.reward.evaluation import judge
@@ -37,24 +39,18 @@ def classify(
     rows_shown = rows.rows[rows_to_classify(rows, cfg["num_samples"])]
     asked = {"tuned": tuned} if says_nothing(base) else {"base": base, "tuned": tuned}
     answers = answers_for_samples(judge(), run, asked, store, output, cfg, execution)
-    places = {int(number): place for place, number in enumerate(rows_shown["document"])}
-    right = 0
-    with output.open("w") as file:
-        for number, document in enumerate(chain.from_iterable(read_documents(documents))):
-            if (place := places.get(number)) is None:
-                continue
-            sample: dict[str, Any] = _shown(document)
-            if margin := float(rows_shown["margin"][place]):
-                sample["margin"] = margin
-            for name in ("base", "tuned"):
-                given = answers[name][place].tolist() if name in answers else None
-                sample[name] = given and dict(
-                    zip(_KEYS, (round(one, 4) for one in given), strict=True)
-                )
-            right += sample["tuned"]["chosen"] > sample["tuned"]["rejected"]
-            file.write(json.dumps(sample, ensure_ascii=False) + "\n")
-    inputs = [folder / MANIFEST for folder in (base, tuned, store)]
-    write_sealed(settings, dict(sorted(cfg.items())), inputs)
+    samples, right = [], 0
+    for place, document in enumerate(documents_at(documents, rows_shown["document"])):
+        sample: dict[str, Any] = _shown(document)
+        if margin := float(rows_shown["margin"][place]):
+            sample["margin"] = margin
+        for name in ("base", "tuned"):
+            given = answers[name][place].tolist() if name in answers else None
+            sample[name] = given and dict(zip(_KEYS, (round(one, 4) for one in given), strict=True))
+        right += sample["tuned"]["chosen"] > sample["tuned"]["rejected"]
+        samples.append(sample)
+    write_samples(output, samples)
+    seal_samples(settings, cfg, (base, tuned, store))
     say(f"{run}: the chosen text gets more in {right} of {len(rows_shown)} pairs")
 
 

@@ -1,7 +1,8 @@
 """Figures of tags, from how often each text counts.
 
 Entities are those that seqeval finds in its default mode, which follows the script of CoNLL-2000: a
-word begins one by `B` or `S`, and also by `I` or another letter where none of its type goes on.
+word begins one by `B` or `S`, and also by `I` or `E` where none of its type goes on. seqeval knows
+other letters of the last and the only word of an entity in its strict mode only.
 """
 
 from collections.abc import Sequence
@@ -12,6 +13,9 @@ from numpy.typing import NDArray
 
 from moray.tasks.classification.scores import Array, Scorer, mean_f1, ratio
 from moray.tasks.token_classification.survey import OUTSIDE
+
+# Letters of BILOU and BMES, by those of BIOES that mean the same.
+_SAME = {"L": "E", "U": "S", "M": "I"}
 
 Tags = Sequence[NDArray[np.int64]]
 """The numbers of the tags of each text's words, from 0; -1 for a word of which nothing is said."""
@@ -29,7 +33,7 @@ class Entities:
         numbers = {name: number for number, name in enumerate(self.types)}
         # The last one, -1, is outside, as is the end of a text.
         each = [*names, OUTSIDE]
-        self._letters = np.array([ord(name[0]) for name in each])
+        self._letters = np.array([ord(_SAME.get(name[0], name[0])) for name in each])
         self._types = np.array([numbers.get(_type(name), len(numbers)) for name in each])
 
     def counts(self, truth: Tags, said: Tags) -> Array:

@@ -12,12 +12,13 @@ from moray.tasks.classification.survey import (
     check_trained,
     in_order,
     lines_about_similar,
+    number_in,
 )
 
 OUTSIDE = "O"
 """The tag of words that are part of no entity."""
 
-_ENTITY = re.compile("[BIESLU]-.+")
+_ENTITY = re.compile("[BIESLUM]-.+")
 
 
 def spell_entities(names: Sequence[str]) -> bool:
@@ -79,7 +80,7 @@ class TagSurvey:
                 f"warning: dataset {dataset}: {odd[0]} isn't the tag of an entity, such as B-PER, "
                 "and others are, so words are scored instead of entities"
             )
-        if all(name.isdigit() for name in names):
+        if all(number_in(name) is not None for name in names):
             yield (
                 f"dataset {dataset}: its tags are numbers without names; entities are scored if "
                 "they are written by names, such as B-PER"

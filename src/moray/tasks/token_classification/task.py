@@ -21,50 +21,32 @@ from moray.proofs.figures import Figures
 from moray.rows.loader import stored_windows
 from moray.rows.store import RowPositions, Rows, WindowReader, record_of
 from moray.tasks.classification.classifier import empty, is_of_words, load, names_of
+from moray.tasks.classification.padded import PaddedTexts, padded
 from moray.tasks.token_classification import proofs
-from moray.train.task import Batch, LossModule
+from moray.train.task import LossModule
 from moray.workers.collectives import from_first_worker
 
 _IGNORED = -100
 
 
 @dataclass(frozen=True)
-class TaggedBatch(Batch):
-    """Texts and the tags of their words, shape (texts, tokens).
+class TaggedBatch(PaddedTexts):
+    """Texts and the tags of their words.
 
     Attributes:
-        types: empty if the model doesn't ask for it.
-        labels: the number of the tag at the first token of each word, and -100 elsewhere.
+        labels: the number of the tag at the first token of each word, and -100 elsewhere, shape
+            (texts, tokens).
     """
 
-    tokens: Tensor
-    mask: Tensor
-    types: Tensor
     labels: Tensor
-
-    def logits(self, model: PreTrainedModel) -> Tensor:
-        """The logits of a model, fp32, shape (texts, tokens, tags)."""
-        types = {"token_type_ids": self.types} if self.types.numel() else {}
-        logits: Tensor = model(input_ids=self.tokens, attention_mask=self.mask, **types).logits
-        return logits.float()
 
 
 def make_batch(rows: Rows) -> TaggedBatch:
     """Make a batch of rows, as wide as the longest of them."""
-    lengths = rows["length"].astype(np.int64)
-    width = max(1, int(lengths.max(initial=0)))
-    # Attention of a row of padding needs something to attend to.
-    mask = np.arange(width) < np.maximum(lengths, 1)[:, None]
-    has_types = "types" in (rows.dtype.names or ())
-    types = rows["types"][:, :width] if has_types else np.zeros((len(rows), 0))
-    labels = rows["labels"][:, :width].astype(np.int64)
-    arrays = (
-        rows["tokens"][:, :width].astype(np.int64),
-        mask.astype(np.int64),
-        types.astype(np.int64),
-        np.where(labels > 0, labels - 1, _IGNORED),
-    )
-    return TaggedBatch(*map(torch.from_numpy, arrays))
+    texts = padded(rows)
+    labels = rows["labels"][:, : texts.tokens.shape[1]].astype(np.int64)
+    labels = np.where(labels > 0, labels - 1, _IGNORED)
+    return TaggedBatch(**vars(texts), labels=torch.from_numpy(labels))
 
 
 class TagLoss(LossModule):
