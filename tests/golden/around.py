@@ -146,6 +146,8 @@ def _search(experiment: Experiment, output: Path) -> None:
     _stage("search")(
         "texts", Path(start), [Path(store) for store in stores], best, trials, cfg, execution
     )
+    # The last digits of a loss depend on the processor; trials.jsonl has it too.
+    best.write_text(re.sub(r"(validation loss) [\d.]+", r"\1", best.read_text()))
 
 
 def _track(experiment: Experiment, output: Path) -> None:
