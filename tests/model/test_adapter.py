@@ -326,7 +326,7 @@ def test_going_on_with_an_adapter_begins_as_peft_loads_it(
 @pytest.mark.parametrize(
     ("keys", "problem"),
     [
-        ({"rank": 2}, "lora_A.weight, and that of this run (2, "),
+        ({"rank": 2}, "adapter.rank: "),
         ({"target_modules": ["q_proj"]}, "lora_A.weight, and that of this run none"),
     ],
 )
