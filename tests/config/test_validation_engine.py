@@ -255,8 +255,7 @@ AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
             "runs.base.export.merge_adapter": False,
         },
         f"{ADAPTER}.init_lora_weights",
-        "got gaussian, and create_new_adapter: false goes on with another run's matrices; remove "
-        "one of them",
+        "got gaussian, and create_new_adapter: false continues another adapter; remove one of them",
     ),
     (
         {

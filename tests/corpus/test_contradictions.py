@@ -91,3 +91,10 @@ def test_the_download_says_how_many_there_are(tmp_path: Path, capsys: Any) -> No
     download(tmp_path / "dataset", cfg, {"train": [str(path)]})
     line = "dataset dataset: 10 texts are there with different labels, such as 'text "
     assert line in capsys.readouterr().err
+
+
+def test_only_the_first_rows_of_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("moray.corpus.contradictions._MOST_ROWS", 2)
+    rows = [Document(text=text, label=label) for label in ("yes", "no") for text in "abc"]
+    (line,) = said(rows)
+    assert line.startswith("dataset mine: 2 texts are there with different labels")

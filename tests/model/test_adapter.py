@@ -21,8 +21,8 @@ from moray.config.schema.train import Adapter
 from moray.errors import UserError
 from moray.model.adapter import (
     add_adapter,
-    go_on_with,
     leave_casts_to_autocast,
+    load_adapter,
     merged,
     save_adapter,
 )
@@ -310,7 +310,7 @@ def test_going_on_with_an_adapter_begins_as_peft_loads_it(
     model = load_model(model_folder)
     # Other random weights than those of the first one.
     add_adapter(model, adapter, seed=2)
-    go_on_with(model, tmp_path / "first")
+    load_adapter(model, tmp_path / "first")
     by_peft: Any = PeftModel.from_pretrained(
         load_model(model_folder), str(tmp_path / "first"), is_trainable=True
     )
@@ -338,5 +338,5 @@ def test_an_adapter_of_another_shape_is_refused(
     model = load_model(model_folder)
     add_adapter(model, first.model_copy(update=keys), seed=0)
     with pytest.raises(UserError) as caught:
-        go_on_with(model, tmp_path / "first")
+        load_adapter(model, tmp_path / "first")
     assert problem in str(caught.value)

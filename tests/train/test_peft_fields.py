@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from adapted import write_adapter
 from checkpoints import check_same_bits
 from engines import ENGINES
 from fleet import losses, train_all
@@ -17,11 +17,7 @@ from plain import losses_one_by_one
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from moray.config.schema.train import Adapter
-from moray.model.adapter import add_adapter, save_adapter
-from moray.model.folder import base_reference
-from moray.model.load import load_model
 from moray.model.shapes import NEW_TOKENS
-from moray.provenance.manifest import write_manifest
 from moray.train.loop import train
 from moray.train.spec import RunSpec
 from moray.workers.entry import Worker
@@ -92,14 +88,7 @@ def test_a_run_that_goes_on_with_an_adapter_has_the_losses_of_peft_on_any_worker
     small: Path, alone: Worker, tmp_path: Path
 ) -> None:
     adapter = Adapter(rank=4, dropout=0.0)
-    start, model = tmp_path / "model", load_model(small / "model")
-    add_adapter(model, adapter, seed=3)
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.requires_grad:
-                weight += 0.1 * torch.randn_like(weight)
-    save_adapter(model, adapter, start, torch.float32)
-    write_manifest(start, base=base_reference(start, small / "model"))
+    start = write_adapter(small / "model", tmp_path / "model", adapter)
     make = job_maker(small, tmp_path)
     adapter = adapter.model_copy(update={"create_new_adapter": False})
 

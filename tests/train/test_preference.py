@@ -5,9 +5,11 @@ import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from adapted import write_adapter
 from checkpoints import check_resumption
 from engines import LORA, ON_TWO, check_losses, jobs_of, losses_alone, workers_of
 from fleet import losses, train_all
@@ -109,8 +111,17 @@ def with_dropout(preferences: Path, tmp_path_factory: pytest.TempPathFactory) ->
         Adapter(rank=4, base_dtype="bf16"),
         pytest.param(Adapter(rank=4, quantize_base="4bit"), marks=needs("quantized_base")),
         pytest.param(Adapter(rank=4, quantize_base="8bit"), marks=needs("quantized_base")),
+        Adapter(rank=4, create_new_adapter=False),
+        Adapter(rank=4, base_dtype="bf16", create_new_adapter=False),
+        pytest.param(
+            Adapter(rank=4, quantize_base="4bit", create_new_adapter=False),
+            marks=needs("quantized_base"),
+        ),
     ],
-    ids=["full", "LoRA", "LoRA on bf16", "LoRA on 4 bits", "LoRA on 8 bits"],
+    ids=[
+        *("full", "LoRA", "LoRA on bf16", "LoRA on 4 bits", "LoRA on 8 bits"),
+        *("further", "further on bf16", "further on 4 bits"),
+    ],
 )
 @pytest.mark.parametrize(
     "model", [pytest.param("preferences", marks=pytest.mark.release), "with_dropout"]
@@ -124,13 +135,17 @@ def test_the_model_and_its_reference_agree_before_the_first_step(
     request: pytest.FixtureRequest,
 ) -> None:
     folder = request.getfixturevalue(model)
-    held = {
+    held: dict[str, Any] = {
         "precision": precision,
         "base_dtype": adapter.base_dtype if adapter else "fp32",
         "quantize_base": adapter.quantize_base if adapter else None,
     }
-    for name in ("model", "pairs"):
-        (tmp_path / name).symlink_to(folder / name)
+    (tmp_path / "pairs").symlink_to(folder / "pairs")
+    if adapter and not adapter.create_new_adapter:
+        write_adapter(folder / "model", tmp_path / "model", Adapter(rank=4))
+        held["adapter"] = result_keys(adapter)
+    else:
+        (tmp_path / "model").symlink_to(folder / "model")
     reference(
         "name", tmp_path / "model", tmp_path / "pairs", tmp_path / "reference", held, EXECUTION
     )

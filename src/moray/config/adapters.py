@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from moray.config import plan
 from moray.config.layout import new_tokens_error
 from moray.config.lineage import existing_base, existing_starts
 from moray.config.plan import exports_adapter
@@ -93,7 +92,7 @@ def _below(experiment: Experiment, name: str) -> list[str]:
 def _continuation(
     experiment: Experiment, name: str, run: Run, adapter: Adapter
 ) -> Iterator[UserError]:
-    """Faults of a run that goes on with the adapter of another one."""
+    """Faults of a run that trains the adapter of its start further."""
     path = f"runs.{name}.adapter"
     key = f"{path}.create_new_adapter"
     if isinstance(run.model, str) and not _adapter_of(experiment, run.model):
@@ -105,26 +104,18 @@ def _continuation(
     if adapter.init_lora_weights is not None:
         yield UserError(
             f"{path}.init_lora_weights",
-            f"got {adapter.init_lora_weights}, and create_new_adapter: false goes on with another "
-            "run's matrices",
+            f"got {adapter.init_lora_weights}, and create_new_adapter: false continues another "
+            "adapter",
             "remove one of them",
         )
     for start in existing_starts(experiment, name):
         yield from _predecessor(experiment, path, start, adapter)
-    known = all(dataset in experiment.datasets for dataset in run.datasets)
-    if adapter.quantize_base and known and plan.has_reference(experiment, name):
-        yield UserError(
-            f"{path}.quantize_base",
-            f"{adapter.quantize_base} can't be combined with create_new_adapter: false here, "
-            "because the reference of this run's loss would be the adapter on quantized weights",
-            "remove one of them, or choose a loss without a reference",
-        )
 
 
 def _predecessor(
     experiment: Experiment, path: str, start: str, adapter: Adapter
 ) -> Iterator[UserError]:
-    """Faults of going on with the adapter of a run."""
+    """Faults of training the adapter of a run further."""
     key, before = f"{path}.create_new_adapter", experiment.runs[start].adapter
     if before is None or not exports_adapter(experiment, start):
         problem, remedy = "has no adapter", "set model to a run that has one, or remove it"

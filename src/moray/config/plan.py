@@ -171,10 +171,13 @@ def reference_config(experiment: Experiment, run: str) -> dict[str, Any]:
     It is held and computed as the run's own model, so that both agree before the first step.
     """
     section = experiment.runs[run]
+    adapter = section.adapter
+    continued = adapter and not adapter.create_new_adapter
     return {
+        **({"adapter": result_keys(adapter)} if adapter and continued else {}),
         "precision": section.train.precision,
-        "base_dtype": section.adapter.base_dtype if section.adapter else "fp32",
-        "quantize_base": section.adapter.quantize_base if section.adapter else None,
+        "base_dtype": adapter.base_dtype if adapter else "fp32",
+        "quantize_base": adapter.quantize_base if adapter else None,
     }
 
 

@@ -5,10 +5,15 @@ from collections.abc import Iterator
 from moray.corpus.dataset import Document, content, digest, plain_text
 
 _SHOWN = 40
+# Of which rows are remembered, some 180 bytes each.
+_MOST_ROWS = 1_000_000
 
 
 class Contradictions:
-    """The rows of a dataset that others contradict, however many splits they are in."""
+    """The rows of a dataset that others contradict, however many splits they are in.
+
+    Of more than a million different rows, those that equal one of the first million.
+    """
 
     def __init__(self) -> None:
         # By the digest of a row, the hash of its first judgement.
@@ -31,7 +36,9 @@ class Contradictions:
             judgement = str(document["label"])
         else:
             return
-        if self._first.setdefault(identity, hash(judgement)) != hash(judgement):
+        if len(self._first) < _MOST_ROWS:
+            self._first.setdefault(identity, hash(judgement))
+        if self._first.get(identity, hash(judgement)) != hash(judgement):
             self._example = self._example or document
             self._contradicted.add(identity)
 

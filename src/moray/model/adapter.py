@@ -5,6 +5,7 @@ PEFT is imported when it is needed: that takes over a second, and most runs have
 
 import math
 from collections.abc import Collection, Sequence
+from contextlib import nullcontext
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from moray.config import extras
 from moray.config.schema.train import Adapter
 from moray.errors import UserError, first_line
 from moray.model.forward import freeze_unused
@@ -65,7 +67,28 @@ def add_adapter(model: PreTrainedModel, settings: Adapter, seed: int) -> None:
         vars(model)[_START] = {name: value.clone() for name, value in start.items()}
 
 
-def go_on_with(model: PreTrainedModel, folder: Path) -> None:
+def add_to_base_of_run(
+    model: PreTrainedModel,
+    settings: Adapter,
+    seed: int,
+    recompute: bool = False,
+    start: Path | None = None,
+) -> None:
+    """Add an adapter to the base as a run holds it, which may be quantized; see `add_adapter`.
+
+    Args:
+        recompute: whether quantized experts compute again in the backward pass.
+        start: folder of the adapter whose weights it begins with.
+    """
+    bits = settings.quantize_base
+    base = extras.part(extras.QUANTIZED[bits], "base") if bits else None
+    with base.adding_adapters(model, recompute) if base else nullcontext():
+        add_adapter(model, settings, seed)
+    if start:
+        load_adapter(model, start)
+
+
+def load_adapter(model: PreTrainedModel, folder: Path) -> None:
     """Give a model's adapter the weights of the one in a folder, as PEFT writes it.
 
     Raises:

@@ -57,7 +57,7 @@ def base_of_adapter(folder: Path) -> Path:
     if reference is None:
         raise UserError(
             "adapter.create_new_adapter",
-            f"got false, and {folder} has a whole model, so there is no adapter to go on with",
+            f"got false, and {folder} has a whole model, so there is no adapter to train further",
             "set export.merge_adapter: false in the run that it comes from",
         )
     _base(folder, reference)

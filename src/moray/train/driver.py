@@ -161,7 +161,7 @@ def _starting(spec: RunSpec, step: int | None) -> str:
         reason = f" for {settings.num_epochs:g} {plural} of {num_rows:,} rows"
     resuming = f", resuming from step {step:,}" if step else ""
     if spec.adapter and not spec.adapter.create_new_adapter:
-        reason += f", going on with the adapter in {spec.start}"
+        reason += f", training the adapter in {spec.start}"
     started = "Ray and its workers" if settings.launcher == "ray" else "its workers"
     threads = int(spec.ray.shares.get("CPU", 1))
     of = f", {threads} threads each" if threads > 1 else ""

@@ -1,7 +1,6 @@
 """Build the module to train from a Hugging Face folder, reproducibly if asked to."""
 
 import os
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -127,29 +126,23 @@ def _model(spec: RunSpec, task: Task, with_weights: bool) -> PreTrainedModel:
     adapter = spec.adapter
     dtype = DTYPES[adapter.base_dtype if adapter else spec.settings.weights]
     bits = adapter.quantize_base if adapter else None
-    base = extras.part(extras.QUANTIZED[bits], "base") if bits else None
-    goes_on = adapter is not None and not adapter.create_new_adapter
-    start = base_of_adapter(spec.start) if goes_on else spec.start
+    continues = adapter is not None and not adapter.create_new_adapter
+    start = base_of_adapter(spec.start) if continues else spec.start
     if with_weights:
         # What will be sharded may not fit on one GPU.
         device = None if spec.settings.strategy == "ddp" else torch.device("cpu")
         model = task.load(start, dtype, Quantization(bits, device) if bits else None)
     else:
         model = task.empty(start, dtype)
-        if base:
-            base.quantize_empty(model, bits)
+        if bits:
+            extras.part(extras.QUANTIZED[bits], "base").quantize_empty(model, bits)
     if adapter is not None:
         # PEFT takes a while to import.
-        from moray.model.adapter import add_adapter, go_on_with
+        from moray.model.adapter import add_to_base_of_run
 
-        with (
-            nullcontext()
-            if base is None
-            else base.adding_adapters(model, recompute=not spec.settings.gradient_checkpointing)
-        ):
-            add_adapter(model, adapter, spec.settings.seed)
-        if goes_on and with_weights:
-            go_on_with(model, spec.start)
+        recompute = not spec.settings.gradient_checkpointing
+        before = spec.start if continues and with_weights else None
+        add_to_base_of_run(model, adapter, spec.settings.seed, recompute, before)
     if folder := extras.WEIGHTS.get(spec.settings.weights):
         extras.part(folder, "rounding").check_weights(model, spec.settings)
     return model

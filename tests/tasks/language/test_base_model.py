@@ -25,7 +25,7 @@ from transformers import (
 from moray.config.schema.train import Adapter
 from moray.corpus.dataset import Document
 from moray.errors import UserError
-from moray.model.adapter import add_adapter, go_on_with, merged, save_adapter
+from moray.model.adapter import add_adapter, load_adapter, merged, save_adapter
 from moray.model.folder import base_of_adapter
 from moray.model.load import load_model
 from moray.provenance.manifest import damaged_files
@@ -243,7 +243,7 @@ def test_a_base_with_an_adapter_is_what_peft_makes_of_both(
     # A run trains it further from its own weights, on the base alone.
     model = load_model(base_of_adapter(output))
     add_adapter(model, Adapter(rank=4, alpha=8, target_modules=["q_proj", "v_proj"]), seed=7)
-    go_on_with(model, output)
+    load_adapter(model, output)
     torch.testing.assert_close(model(tokens).logits, expected, rtol=1e-6, atol=1e-6)
     tokenizer = load_tokenizer(output)
     assert tokenizer.get_vocab() == load_tokenizer(model_folder).get_vocab()
@@ -258,7 +258,7 @@ def test_an_adapter_of_another_scale_or_model_is_refused(
     own = Adapter(rank=4, alpha=16, target_modules=["q_proj", "v_proj"])
     add_adapter(model, own, seed=0)
     with pytest.raises(UserError, match=r"adapter\.alpha: .*lora_alpha: 8, .*lora_alpha: 16"):
-        go_on_with(model, adapter)
+        load_adapter(model, adapter)
     other = folder_of(tied(512), model_folder, tmp_path / "other")
     cfg = {"source": "path", "path": str(other), "adapter": str(adapter)}
     with pytest.raises(UserError, match=r"models\.out\.adapter: .*check that it is an adapter of"):

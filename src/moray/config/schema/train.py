@@ -298,9 +298,9 @@ class Adapter(Section):
     )
     create_new_adapter: bool = added(
         True,
-        description="`false`: go on with the adapter that the run's start was exported as "
-        "(`model: {run: NAME}`, with `export.merge_adapter: false` there), instead of a new one on "
-        "top of it. The optimizer begins anew.",
+        description="`false`: keep training the adapter that the run's start was exported as "
+        "(`model: {run: NAME}`, with `export.merge_adapter: false` there), instead of adding a new "
+        "one on top of it. The optimizer starts fresh.",
     )
     base_dtype: Literal["fp32", "bf16"] = Field(
         "fp32",

@@ -1,11 +1,11 @@
 """What the memory of a run depends on, and its module without weights."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -25,7 +25,6 @@ from moray.extras.memory_plan.simulation import (
 from moray.model.attention import VARLEN, fault_of_kernel
 from moray.model.folder import DTYPES
 from moray.model.forward import hook_saved, resolve
-from moray.model.quantization import Bits
 from moray.tasks.language.loss import TokenLoss
 from moray.train.engine import enable_gradient_checkpointing
 from moray.train.kernels import choose_attention, use_attention
@@ -33,15 +32,7 @@ from moray.train.memory import rows_of_micro_batch
 from moray.train.task import Batch, LossModule
 
 # Tasks whose runs can be planned.
-PLANNED: tuple[TaskName, ...] = (
-    "language",
-    "distillation",
-    "preference",
-    "kto",
-    "classification",
-    "reward",
-    "token_classification",
-)
+PLANNED = tuple(task for task in get_args(TaskName) if task != "images")
 
 
 @dataclass(frozen=True)
@@ -155,10 +146,10 @@ def module_without_weights(setup: Setup) -> tuple[LossModule, list[torch.Tensor]
     quantized = quantize(model, bits) if bits else []
     if adapter:
         # PEFT takes a while to import.
-        from moray.model.adapter import add_adapter
+        from moray.model.adapter import add_to_base_of_run
 
-        with _adding_adapters(model, bits, settings):
-            add_adapter(model, adapter, settings.seed)
+        recompute = not settings.gradient_checkpointing
+        add_to_base_of_run(model, adapter, settings.seed, recompute)
     if settings.strategy == "fsdp2":
         # It casts what it gathers.
         model.to(DTYPES[setup.precision])
@@ -191,18 +182,6 @@ def without_values(model: PreTrainedModel, setup: Setup) -> Iterator[None]:
             f"a {model.config.model_type} model can't be run without values ({first_line(error)})",
             "set train.micro_batch_size to a number, train a few steps, and see what is used",
         ) from error
-
-
-def _adding_adapters(
-    model: PreTrainedModel, bits: Bits | None, settings: Train
-) -> AbstractContextManager[None]:
-    if not bits:
-        return nullcontext()
-    base = extras.part(extras.QUANTIZED[bits], "base")
-    adding: AbstractContextManager[None] = base.adding_adapters(
-        model, recompute=not settings.gradient_checkpointing
-    )
-    return adding
 
 
 def _attention(model: PreTrainedModel, setup: Setup) -> str | None:

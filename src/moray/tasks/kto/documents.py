@@ -10,6 +10,7 @@ from moray.corpus.values import spelling_of
 from moray.tasks.language.conversation import (
     DefaultSystem,
     asks,
+    check_no_system,
     conversation,
     join_completion,
     parse,
@@ -73,11 +74,7 @@ def answer(
         reply = [completion] if isinstance(completion, Mapping) else completion
         whole = join_completion(prompt, reply)
         return _talk(whole, tools, systems, remarks, good, has_history=False)
-    if default_system is not False and (system or default_system):
-        raise RowError(
-            "got a system prompt, which answers that are text can't have",
-            "remove it, or write prompt and completion as messages",
-        )
+    check_no_system(system, default_system, "prompt and completion")
     return Document(prompt=prompt, completion=completion, tools=None, label=good)
 
 

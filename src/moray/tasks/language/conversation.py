@@ -157,6 +157,19 @@ def asks(messages: Any, prompt: str) -> bool:
     return any(prompt in values for values in texts)
 
 
+def check_no_system(system: str | None, default_system: DefaultSystem, columns: str) -> None:
+    """Check that a row whose columns are text has no system prompt, which no text can have.
+
+    Raises:
+        RowError: if it has one, its own or the config's.
+    """
+    if default_system is not False and (system or default_system):
+        raise RowError(
+            "got a system prompt, which answers that are text can't have",
+            f"remove it, or write {columns} as messages",
+        )
+
+
 def _as_context(message: Any) -> Any:
     return {**message, "weight": 0} if _role(message) == "assistant" else message
 

@@ -6,7 +6,13 @@ from typing import Any
 
 from moray.corpus.dataset import Document, RowError
 from moray.corpus.remarks import Remarks
-from moray.tasks.language.conversation import DefaultSystem, asks, conversation, divide
+from moray.tasks.language.conversation import (
+    DefaultSystem,
+    asks,
+    check_no_system,
+    conversation,
+    divide,
+)
 
 _ANSWERS = ("chosen", "rejected")
 _LINE_ENDS = "\n\r\t"
@@ -60,11 +66,7 @@ def pair(
             "prompt",
             "some pairs have no prompt; it is what both texts begin with (first in {place})",
         )
-    if default_system is not False and (system or default_system):
-        raise RowError(
-            "got a system prompt, which answers that are text can't have",
-            "remove it, or write prompt, chosen and rejected as messages",
-        )
+    check_no_system(system, default_system, "prompt, chosen and rejected")
     return Document(prompt=prompt, chosen=chosen, rejected=rejected, tools=None)
 
 

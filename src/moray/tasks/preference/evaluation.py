@@ -1,6 +1,6 @@
 """Preference runs: compare how models prefer the chosen answers of held-out pairs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from moray.config.schema.losses import Preference
+from moray.config.schema.train import Adapter
 from moray.evaluate.bootstrap import compare, sums_of_units, units_to_resample
 from moray.evaluate.worker import (
     Evaluation,
@@ -21,7 +22,7 @@ from moray.evaluate.worker import (
     may_be_bf16,
     own_batches,
 )
-from moray.model.folder import DTYPES
+from moray.model.folder import DTYPES, base_of_adapter
 from moray.model.forward import autocast
 from moray.model.load import load_model
 from moray.model.quantization import Bits, Quantization
@@ -37,16 +38,29 @@ from moray.workers.entry import Worker
 
 @dataclass(frozen=True)
 class Policy:
-    """How a run holds its model while it is trained, and computes with it."""
+    """How a run holds its model while it is trained, and computes with it.
+
+    Attributes:
+        adapter: the section of a run that trains its start's adapter further.
+    """
 
     precision: str
     base_dtype: str
     quantize_base: Bits | None
+    adapter: Mapping[str, Any] | None = None
 
     def load(self, folder: Path, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
         """Load a model as the run does, whatever the type of an evaluation's models."""
         quantization = Quantization(self.quantize_base) if self.quantize_base else None
-        return load_model(folder, DTYPES[self.base_dtype], device, quantization)
+        start = base_of_adapter(folder) if self.adapter else folder
+        model = load_model(start, DTYPES[self.base_dtype], device, quantization)
+        if self.adapter:
+            # Takes a while to import.
+            from moray.model.adapter import add_to_base_of_run
+
+            # Merged, it would be rounded otherwise than where it is trained.
+            add_to_base_of_run(model, Adapter(**self.adapter), seed=0, start=folder)
+        return model.eval()
 
 
 def score_pairs_on_worker(
