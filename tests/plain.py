@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from moray.config.schema.losses import Distillation, Kto, Preference
 from moray.rows.store import StoredRows
 from moray.tasks.distillation.proofs import losses as losses_with_teacher
-from moray.tasks.kto.proofs import losses as losses_of_answers
+from moray.tasks.kto.proofs import labels_of, losses_of, ratios_of
 from moray.tasks.language.proofs.plain import load, log_probabilities, pieces_of
-from moray.tasks.preference.proofs import losses as losses_of_pairs
+from moray.tasks.preference.proofs import answers_of, loss_of
 from moray.train.schedule import learning_rate
 from moray.train.spec import RunSpec
 from moray.train.step import mixture_of
@@ -75,7 +75,8 @@ def preference_losses_one_by_one(job: RunSpec) -> list[float]:
 
     def backward(rows: NDArray[np.int64]) -> float:
         reference = start if settings.has_reference else None
-        losses = list(losses_of_pairs(model, reference, split.rows[rows], settings))
+        pairs = answers_of(model, reference, split.rows[rows])
+        losses = [loss_of(*pair, settings) for pair in pairs]
         mean = torch.stack(losses).mean()
         torch.autograd.backward(mean)
         return mean.item()
@@ -106,7 +107,9 @@ def kto_losses_one_by_one(job: RunSpec) -> list[float]:
     settings = Kto(**job.task_settings["kto"])
 
     def backward(rows: NDArray[np.int64]) -> float:
-        mean = torch.stack(list(losses_of_answers(model, start, split.rows[rows], settings))).mean()
+        some = split.rows[rows]
+        ratios, apart = ratios_of(model, start, some)
+        mean = torch.stack([*losses_of(ratios, labels_of(some), apart, settings)]).mean()
         torch.autograd.backward(mean)
         return mean.item()
 

@@ -29,6 +29,7 @@ class Comparison:
         library: what computed `plain`, with its version.
         rows: number of the user's rows that were compared; 0 if none were.
         tolerance: largest relative difference of two numbers.
+        rounding: largest absolute difference of two numbers, if it is the larger one.
         advisory: whether a difference comes from the user's model or template. It is then reported
             and never refused.
         skipped: why nothing was compared; both figures are None then.
@@ -40,6 +41,7 @@ class Comparison:
     library: str = ""
     rows: int = 0
     tolerance: float = 0.0
+    rounding: float = 0.0
     advisory: bool = False
     skipped: str | None = None
 
@@ -50,9 +52,8 @@ class Comparison:
             return True
         if isinstance(self.here, float) and isinstance(self.plain, float):
             # NaN is close to nothing. Losses near 0 are differences of larger numbers.
-            return math.isclose(
-                self.here, self.plain, rel_tol=self.tolerance, abs_tol=self.tolerance / 100
-            )
+            least = max(self.tolerance / 100, self.rounding)
+            return math.isclose(self.here, self.plain, rel_tol=self.tolerance, abs_tol=least)
         return bool(self.here == self.plain)
 
     @property

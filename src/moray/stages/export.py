@@ -161,7 +161,8 @@ def _compare_loss(
         plain = task.plain(folder, start, rows, None, device, gradient=False)
     bits = record["adapter"] and record["adapter"]["quantize_base"]
     most = tolerance(precision, bits, device)
-    if precision == "fp32" and stored_dtype(folder) != torch.float32:
+    is_rounded = precision != "fp32" or stored_dtype(folder) != torch.float32
+    if precision == "fp32" and is_rounded:
         most = max(most, ROUNDED)
     return Comparison(
         what,
@@ -170,6 +171,7 @@ def _compare_loss(
         transformers_version(),
         len(rows),
         most,
+        plain.rounding if is_rounded else 0.0,
         # The export is of the base as it was before it was quantized.
         advisory=bits is not None,
     )

@@ -103,7 +103,10 @@ class FirstStep:
             with autocast_as_in_run(precision, device):
                 plain = task.plain(spec.start, spec.start, self._rows, bits, device, with_gradient)
             most = tolerance(precision, bits, device)
-            yield Comparison(what, here, plain.loss, transformers_version(), len(self._rows), most)
+            rounding = 0.0 if precision == "fp32" else plain.rounding
+            yield Comparison(
+                what, here, plain.loss, transformers_version(), len(self._rows), most, rounding
+            )
 
         (comparison,) = collect(what, compare)
         self._record(comparison, step=0)

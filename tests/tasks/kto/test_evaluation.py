@@ -79,7 +79,8 @@ def test_figures_are_those_of_an_independent_computation(
             for model in models
         )
     (ratios, apart), labels = (after - before).T, np.array(labels_of(split.rows))
-    losses = losses_of([*torch.from_numpy(ratios)], labels.tolist(), apart.tolist(), SETTINGS)
+    both = [[*torch.from_numpy(one)] for one in (ratios, apart)]
+    losses = losses_of(both[0], labels.tolist(), both[1], SETTINGS)
     rewards = SETTINGS.beta * ratios
     values = {name: interval["value"] for name, interval in result["tuned"].items()}
     means = [rewards[labels].mean(), rewards[~labels].mean()]

@@ -47,7 +47,9 @@ def test_losses_and_gradients_are_those_of_trl(shift: float, settings: Kto) -> N
     (gradient,) = torch.autograd.grad(losses.sum(), answers)
     np.testing.assert_allclose(gradient.numpy(), slopes, rtol=1e-10)
     # What a run is compared with before its first step, and after its last.
-    plain = losses_of(list(ratios.detach()), LABELS.tolist(), apart.tolist(), settings)
+    plain = losses_of(
+        list(ratios.detach()), LABELS.tolist(), list(torch.from_numpy(apart)), settings
+    )
     np.testing.assert_allclose([float(loss) for loss in plain], expected, rtol=1e-12)
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from moray.config.schema.losses import Kto
+from moray.proofs.figures import Figures, rounding_of
 from moray.tasks.language.proofs.plain import log_probabilities
 from moray.tasks.preference.proofs import pairs_of
 
@@ -29,19 +30,33 @@ def labels_of(rows: NDArray[np.void]) -> list[bool]:
     return labels
 
 
-def losses(model: Any, reference: Any, rows: NDArray[np.void], settings: Kto) -> Iterator[Tensor]:
-    """The loss of each answer in some rows, each of shape (), with the KL divergence of all."""
+def figures_of(model: Any, reference: Any, rows: NDArray[np.void], settings: Kto) -> Figures:
+    """The mean loss of the answers in some rows, with the KL divergence of all."""
+    with torch.no_grad():
+        ratios, apart = ratios_of(model, reference, rows)
+    sums = [one.requires_grad_() for one in (*ratios, *apart)]
+    loss = torch.stack([*losses_of(ratios, labels_of(rows), apart, settings)]).mean()
+    pieces = [*zip(*pairs_of(rows), strict=True)]
+    # Both models round.
+    counts = [2 * sum(mask[1:]) for kind in pieces for _, mask in kind]
+    return Figures(loss.item(), rounding=rounding_of(loss, sums, counts))
+
+
+def ratios_of(
+    model: Any, reference: Any, rows: NDArray[np.void]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """What `losses_of` takes: of each answer, and of the other document's one beside it."""
     ratios, apart = [], []
     for answer, other in pairs_of(rows):
         with torch.no_grad():
             known = [log_probabilities(reference, *piece).sum() for piece in (answer, other)]
-            apart.append(float(log_probabilities(model, *other).sum() - known[1]))
+            apart.append(log_probabilities(model, *other).sum() - known[1])
         ratios.append(log_probabilities(model, *answer).sum() - known[0])
-    return losses_of(ratios, labels_of(rows), apart, settings)
+    return ratios, apart
 
 
 def losses_of(
-    ratios: Sequence[Tensor], labels: Sequence[bool], apart: Sequence[float], settings: Kto
+    ratios: Sequence[Tensor], labels: Sequence[bool], apart: Sequence[Tensor], settings: Kto
 ) -> Iterator[Tensor]:
     """The loss of each answer, each of shape (); the formula is written out.
 
@@ -50,7 +65,7 @@ def losses_of(
         labels: whether each is good.
         apart: the same as ratios, of other documents' answers to the same prompts.
     """
-    kl = max(0.0, sum(apart) / len(apart))
+    kl = torch.stack([*apart]).mean().clamp(min=0)
     for ratio, good in zip(ratios, labels, strict=True):
         if good:
             yield settings.desirable_weight * (1 - torch.sigmoid(settings.beta * (ratio - kl)))

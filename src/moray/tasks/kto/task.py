@@ -152,9 +152,7 @@ class KtoTask(AnswersTask):
             # A model that equals its reference, whatever the answers.
             return Figures(proofs.loss_at_start(proofs.labels_of(rows), self._settings))
         model, reference = (plain.load(path, bits, device) for path in (folder, start))
-        with torch.no_grad():
-            losses = torch.stack(list(proofs.losses(model, reference, rows, self._settings)))
-        return Figures(float(losses.mean()))
+        return proofs.figures_of(model, reference, rows, self._settings)
 
 
 task = KtoTask

@@ -13,28 +13,42 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from moray.config.schema.losses import Preference
+from moray.proofs.figures import Figures, rounding_of
 from moray.tasks.language.proofs.plain import Piece, log_probabilities, pieces_of
 
 _REJECTED = 4
 
 
-def losses(
+def figures_of(
     model: Any, reference: Any | None, rows: NDArray[np.void], settings: Preference
-) -> Iterator[Tensor]:
-    """The loss of each pair in some rows, nats, shape (); see `loss_of`.
+) -> Figures:
+    """The mean loss of the pairs in some rows; see `loss_of`.
 
     Args:
         reference: only of losses that have one.
     """
+    with torch.no_grad():
+        answers = [*answers_of(model, reference, rows)]
+    losses, sums, counts = [], [], []
+    for now, before, lengths in answers:
+        sums += [one.requires_grad_() for one in now]
+        losses.append(loss_of(now, before, lengths, settings))
+        counts += [2 * length if reference else length for length in lengths]
+    loss = torch.stack(losses).mean()
+    return Figures(loss.item(), rounding=rounding_of(loss, sums, counts))
+
+
+def answers_of(
+    model: Any, reference: Any | None, rows: NDArray[np.void]
+) -> Iterator[tuple[list[Tensor], list[Tensor | float], list[int]]]:
+    """Of each pair, what `loss_of` takes of both answers: log-probabilities, and lengths."""
     for pair in pairs_of(rows):
-        now, before = [], []
-        for tokens, mask in pair:
-            now.append(log_probabilities(model, tokens, mask).sum())
+        now = [log_probabilities(model, *answer).sum() for answer in pair]
+        before: list[Tensor | float] = [0.0, 0.0]
+        if reference:
             with torch.no_grad():
-                known = log_probabilities(reference, tokens, mask).sum() if reference else 0
-            before.append(known)
-        lengths = [sum(mask[1:]) for _, mask in pair]
-        yield loss_of(now, before, lengths, settings)
+                before = [log_probabilities(reference, *answer).sum() for answer in pair]
+        yield now, before, [sum(mask[1:]) for _, mask in pair]
 
 
 def loss_at_start(settings: Preference) -> float:

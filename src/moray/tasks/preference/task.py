@@ -170,9 +170,7 @@ class PreferenceTask(AnswersTask):
             return Figures(proofs.loss_at_start(settings))
         model = plain.load(folder, bits, device)
         reference = plain.load(start, bits, device) if settings.has_reference else None
-        with torch.no_grad():
-            losses = torch.stack(list(proofs.losses(model, reference, rows, settings)))
-        return Figures(float(losses.mean()))
+        return proofs.figures_of(model, reference, rows, settings)
 
 
 task = PreferenceTask
