@@ -70,7 +70,7 @@ def without(folders: list[str], place: Path) -> Project:
     return project
 
 
-@pytest.mark.long
+@pytest.mark.release
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_the_workflow_plans_without_it(folder: str, tmp_path: Path) -> None:
     planned = without([folder], tmp_path / "project").planned("eval", "generate")

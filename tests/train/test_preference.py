@@ -67,12 +67,13 @@ def make_job(preferences: Path, tmp_path_factory: pytest.TempPathFactory) -> Cal
 def test_losses_are_those_of_plain_transformers_with_both_models(
     loss: str, make_job: Callable[..., Make], alone: Worker
 ) -> None:
-    job = make_job(loss)(**RUN | {"max_steps": 20})
+    job = make_job(loss)(**RUN)
     train(job, alone)
     expected = preference_losses_one_by_one(job)
-    assert len(expected) == 20
+    assert len(expected) == 8
     assert losses(job) == pytest.approx(expected, rel=1e-5)
-    assert expected[-1] < 0.99 * expected[0]
+    # Equal ones would say nothing of the updates.
+    assert abs(expected[-1] - expected[0]) > 1e-3
 
 
 @pytest.mark.long

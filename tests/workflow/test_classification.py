@@ -13,7 +13,7 @@ from transformers import pipeline
 from moray.train.history import read_history
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_run_goes_from_texts_and_labels_to_the_report(
     fresh: Project,
 ) -> None:

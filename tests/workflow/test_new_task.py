@@ -25,7 +25,7 @@ def test_a_task_on_text_needs_modules_and_facts_and_no_change_of_the_workflow(
     assert scores["tuned"]["bits_per_byte"]["value"] < scores["base"]["bits_per_byte"]["value"]
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_task_with_rows_of_its_own_is_its_folder_its_rules_and_its_entries(
     fresh: Project,
 ) -> None:

@@ -36,8 +36,8 @@ HERE: dict[str, dict[str, Any]] = {
     "generate": {"num_samples": 2, "max_new_tokens": 8, "prompt_tokens": 8},
 }
 BLOCK = 256
-# Others train the same architecture, or another one in the same way.
-SAME = {"qwen3-8b-full", "qwen3-8b-lora", "qwen3-8b-qlora"}
+# One of each way of training.
+FOR_EACH_CHANGE = {"continued-pretraining", "llama-3.2-1b-qlora", "sft-dpo", "vit-images"}
 
 
 def config_of(recipe: Path) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def process(hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exec
         pytest.param(
             recipe,
             id=recipe.stem,
-            marks=pytest.mark.release if recipe.stem in SAME else pytest.mark.long,
+            marks=pytest.mark.long if recipe.stem in FOR_EACH_CHANGE else pytest.mark.release,
         )
         for recipe in RECIPES
     ],

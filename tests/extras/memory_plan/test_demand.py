@@ -185,7 +185,7 @@ def held_by(module: LossModule, batches: Sequence[Batch], settings: Train, worke
     "name",
     [pytest.param(name, marks=needs(_NEEDED[name]) if name in _NEEDED else []) for name in CASES],
 )
-@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.release), 4])
 def test_a_plan_is_within_a_tenth_of_what_a_step_takes(
     name: str, rows: int, tmp_path: Path, alone: Worker
 ) -> None:

@@ -132,7 +132,12 @@ def draw_numbers(random: np.random.Generator, size: int) -> tuple[Array, Array]:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("draw", "problem"), [(draw_classes, SINGLE), (draw_labels, MULTI), (draw_numbers, REGRESSION)]
+    ("draw", "problem"),
+    [
+        (draw_classes, SINGLE),
+        pytest.param(draw_labels, MULTI, marks=pytest.mark.release),
+        pytest.param(draw_numbers, REGRESSION, marks=pytest.mark.release),
+    ],
 )
 def test_95_percent_intervals_have_the_truth_in_95_percent_of_test_sets(
     draw: Callable[[np.random.Generator, int], tuple[Array, Array]], problem: str
