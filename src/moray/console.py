@@ -35,17 +35,21 @@ def terminal() -> TextIO:
 
 
 def progress(
-    items: Iterable[Item], label: str, unit: str, total: int | None = None
+    items: Iterable[Item], label: str, unit: str, total: int | None = None, start: int = 0
 ) -> Iterator[Item]:
-    """Iterate over items and show progress: a bar on a terminal, otherwise a line now and then."""
+    """Iterate over items and show progress: a bar on a terminal, otherwise a line now and then.
+
+    Args:
+        start: how many of the total were done before.
+    """
     if _terminal.isatty():
         options = {"desc": label, "unit": unit, "total": total, "file": _terminal, "leave": False}
-        yield from tqdm(items, **options)
+        yield from tqdm(items, **options, initial=start)
         return
     of_all = f" of {total:,}" if total else ""
     plural = f"{unit}es" if unit.endswith("ch") else f"{unit}s"
     shown_at = time.monotonic()
-    for number, item in enumerate(items, 1):
+    for number, item in enumerate(items, start + 1):
         yield item
         if time.monotonic() - shown_at > _SECONDS_BETWEEN_LINES:
             say(f"{label}: {number:,}{of_all} {plural}")

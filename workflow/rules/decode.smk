@@ -12,6 +12,8 @@ rule decode:
         "../../envs/environment.yaml"
     params:
         code=lambda wildcards: code("decode", of=wildcards.store),
+        # A store that was begun by another version isn't continued.
+        version=lambda wildcards, input: version_of("decode"),
         cfg=lambda wildcards: plan.store_config(EXPERIMENT, *STORES[wildcards.store]),
         # Not compared with the last execution, because it takes `input`.
         proofs=lambda wildcards, input: EXPERIMENT.proofs_of_dataset(

@@ -22,6 +22,10 @@ rule tokenize:
         proofs=lambda wildcards, input: EXPERIMENT.proofs_of_dataset(
             STORES[wildcards.store][1]
         ),
+        # A store that was begun by another version isn't continued.
+        version=lambda wildcards, input: version_of(
+            "tokenize", task_of(STORES[wildcards.store][0])
+        ),
         # Only errors name these.
         source=lambda wildcards, input: plan.dataset_config(
             EXPERIMENT, STORES[wildcards.store][1]

@@ -13,4 +13,5 @@ with stage(snakemake.log[0]):
         output=Path(snakemake.output[0]).parent,
         cfg=snakemake.params.cfg,
         proofs=snakemake.params.proofs,
+        code=snakemake.params.version,
     )

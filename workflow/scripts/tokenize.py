@@ -15,4 +15,5 @@ with stage(snakemake.log[0]):
         source=snakemake.params.source,
         files=snakemake.params.files,
         proofs=snakemake.params.proofs,
+        code=snakemake.params.version,
     )

@@ -287,10 +287,16 @@ def read_group(file: Path, group: int) -> list[Document]:
         return _documents(table.read_row_group(group))
 
 
-def read_documents(file: Path) -> Iterator[list[Document]]:
-    """The documents of a split, a row group at a time."""
+def num_documents(file: Path, groups: int) -> int:
+    """Number of documents in the first row groups of a split."""
+    metadata = pq.read_metadata(file)
+    return sum(metadata.row_group(group).num_rows for group in range(groups))
+
+
+def read_documents(file: Path, start: int = 0) -> Iterator[list[Document]]:
+    """The documents of a split, a row group at a time, from one of them on."""
     with pq.ParquetFile(file) as table:
-        for group in range(table.num_row_groups):
+        for group in range(start, table.num_row_groups):
             yield _documents(table.read_row_group(group))
 
 

@@ -16,6 +16,8 @@ from moray.provenance.space import explain_full_disk
 MANIFEST = "manifest.json"
 # Has the comparisons with the plain libraries.
 PROOF = "proof.json"
+# Says what of an unfinished folder is on disk, which its manifest doesn't list.
+JOURNAL = "journal.jsonl"
 # Describes a dataset, with the SHA-256 of its splits.
 DATASET = "dataset.json"
 Files = dict[str, dict[str, Any]]
@@ -113,7 +115,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 def write_manifest(folder: Path, **facts: Any) -> None:
     """Flush a folder's files, also in subfolders, to disk; list them in its `manifest.json`."""
     (folder / MANIFEST).unlink(missing_ok=True)
-    paths = [path for path in folder.rglob("*") if path.is_file()]
+    paths = [path for path in folder.rglob("*") if path.is_file() and path != folder / JOURNAL]
     write_listed_manifest(folder, list_files(folder, paths), **facts)
 
 

@@ -7,6 +7,7 @@ which documents of the split belong together.
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,12 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moray.provenance.manifest import read_manifest
+from moray.rows.journal import Journal
 
 Record = np.dtype[np.void]
 """The type of a row."""
 
 Rows = NDArray[np.void]
 """Records, shape (rows,)."""
+
+Counts = Counter[tuple[str, ...]]
+"""Numbers by their names, some of which have several words."""
 
 WindowReader = Callable[[int], Rows]
 """Returns the rows of a window of the train split, in any process."""
@@ -71,42 +76,78 @@ class StoredRows:
 
 
 class RowsWriter:
-    """Appends windows of rows to a split and counts them."""
+    """Appends windows of rows to a split and counts them.
 
-    def __init__(self, folder: Path, split: str, keep: bool = True) -> None:
-        """Open the split's file; unless rows are kept, they are only counted."""
+    Attributes:
+        counts: sums over the windows.
+        num_resumed: number of windows that an earlier process wrote.
+    """
+
+    def __init__(
+        self, folder: Path, split: str, keep: bool = True, journal: Journal | None = None
+    ) -> None:
+        """Open the split's file.
+
+        Args:
+            keep: whether rows are written; otherwise, they are only counted.
+            journal: of the folder; the windows in it are there already.
+        """
         self._folder = folder if keep else None
-        self._files = ExitStack()
+        self._split, self._journal = split, journal
+        lines = journal.lines(split) if journal else []
+        self._sizes: dict[str, int] = lines[-1]["sizes"] if lines else {}
+        self._windows: list[int] = [line["rows"] for line in lines]
+        self.counts = Counts()
+        for line in lines:
+            self.counts.update({tuple(key): number for *key, number in line["counts"]})
+        self.num_resumed = len(lines)
+        self._stack, self._files = ExitStack(), dict[str, BinaryIO]()
         self._rows = self.open(f"{split}.rows")
-        self._windows: list[int] = []
-        self._weight = 0
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._files.close()
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        with self._stack:
+            if self._journal and (kind is None or kind is KeyboardInterrupt):
+                self._journal.flush(self._files.values())
 
     def open(self, name: str) -> BinaryIO | None:
         """A file of the split, closed with the others; None if rows are only counted."""
         if self._folder is None:
             return None
-        return self._files.enter_context((self._folder / name).open("wb"))
+        file = self._stack.enter_context((self._folder / name).open("ab"))
+        file.truncate(self._sizes.get(name, 0))
+        self._files[name] = file
+        return file
 
-    def add(self, rows: Rows, weight: int) -> None:
-        """Append a window; the loss of its rows is averaged over the weight, see `Task.weight`."""
+    def add(self, rows: Rows, weight: int, counts: Counts | None = None) -> None:
+        """Append a window; the loss of its rows is averaged over the weight, see `Task.weight`.
+
+        Args:
+            counts: what it adds to the sums; what else is written of it was written before.
+        """
         if self._rows:
             # Written from the buffer: `tobytes` would copy the window, which can be large.
             self._rows.write(rows.view("u1").data)
+        counts = Counts({("weight",): weight, **(counts or {})})
         self._windows.append(len(rows))
-        self._weight += weight
+        self.counts.update(counts)
+        if self._journal:
+            line = {
+                "rows": len(rows),
+                "counts": [[*key, number] for key, number in counts.items()],
+                "sizes": {name: file.tell() for name, file in self._files.items()},
+            }
+            self._journal.add(self._split, line, self._files.values())
 
     @property
     def num_rows(self) -> int:
         return sum(self._windows)
 
     def facts(self) -> dict[str, Any]:
-        return {"rows": self.num_rows, "weight": self._weight, "windows": self._windows}
+        weight = self.counts["weight",]
+        return {"rows": self.num_rows, "weight": weight, "windows": self._windows}
 
 
 def map_file(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:

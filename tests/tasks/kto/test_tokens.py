@@ -47,9 +47,7 @@ def encoded(
     packing: bool = True,
     drop: bool = False,
 ) -> PackedRows:
-    others = neighbours(documents)
-    encoder = Encoder(tokenizer, block_size)
-    return encode_window(documents, others, 5, encoder, drop, packing, True)
+    return encode_window(documents, 5, Encoder(tokenizer, block_size), drop, packing, True)
 
 
 @pytest.mark.parametrize("packing", [True, False])

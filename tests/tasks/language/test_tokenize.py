@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fleet import until
 from run_stage import stage_command
 from small_model import recipe
 from tokenizers import Tokenizer, decoders, pre_tokenizers
@@ -18,7 +19,14 @@ from transformers import PreTrainedTokenizerFast
 from moray.config.tasks import FormatName
 from moray.corpus.dataset import SPLITS, Document, read_documents, write_dataset
 from moray.errors import UserError
-from moray.provenance.manifest import damaged_files, read_manifest, write_manifest
+from moray.provenance.manifest import (
+    DATASET,
+    JOURNAL,
+    damaged_files,
+    read_manifest,
+    write_json,
+    write_manifest,
+)
 from moray.stages.base_model import base_model
 from moray.tasks.language.rows import Segment, StoredSplit, is_trained
 from moray.tasks.language.tokenize import tokenize
@@ -66,6 +74,7 @@ def test_documents_are_numbered_through_all_row_groups(
     for name in SPLITS:
         rows = [{"text": str(number)} for number in range(2100 if name == "train" else 1)]
         pq.write_table(pa.Table.from_pylist(rows), dataset / f"{name}.parquet", row_group_size=500)
+    write_json(dataset / DATASET, {})
     tokenize(dataset, model_folder, tmp_path / "out", CFG)
     split = StoredSplit(tmp_path / "out", "train")
     assert len(split.windows) == 5
@@ -80,6 +89,49 @@ def test_the_same_dataset_makes_the_same_bytes(
     for name in ("one", "other"):
         tokenize(dataset, model_folder, tmp_path / name, CFG)
     assert read_manifest(tmp_path / "one") == read_manifest(tmp_path / "other")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("format", ["text", "unpaired-preference"])
+def test_a_killed_process_loses_the_windows_of_a_second(
+    format: FormatName, tmp_path: Path, model_folder: Path
+) -> None:
+    dataset = tmp_path / "dataset"
+    dataset.mkdir()
+    for split in SPLITS:
+        rows = [many_rows(format, number) for number in range(4000 if split == "train" else 4)]
+        file = dataset / f"{split}.parquet"
+        pq.write_table(pa.Table.from_pylist(rows), file, row_group_size=2)
+    write_json(dataset / DATASET, {})
+    cfg = {**CFG, "format": format, "long_documents": "drop", "block_size": 64}
+    paths = {"dataset": dataset, "model": model_folder, "cfg": cfg}
+    begin = stage_command("tokenize", output=tmp_path / "killed", **paths)
+    with subprocess.Popen(begin) as process:
+        until(lambda: lines_of(tmp_path / "killed") > 1)
+        process.kill()
+    assert lines_of(tmp_path / "killed") < 2000
+    done = subprocess.run(begin, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "killed: continues after " in done.stderr
+    tokenize(dataset, model_folder, tmp_path / "undisturbed", cfg)
+    assert read_manifest(tmp_path / "killed") == read_manifest(tmp_path / "undisturbed")
+    assert not (tmp_path / "killed" / JOURNAL).exists()
+
+
+def lines_of(store: Path) -> int:
+    journal = store / JOURNAL
+    return journal.read_bytes().count(b"\n") if journal.is_file() else 0
+
+
+def many_rows(format: FormatName, number: int) -> dict[str, Any]:
+    if format == "text":
+        return {"text": f"x = {number}"}
+    return {
+        "prompt": f"x{number} =",
+        "completion": f" {number}",
+        "tools": None,
+        "label": number % 3 > 0,
+    }
 
 
 def without_rows(dataset: Path, split: str, folder: Path) -> Path:

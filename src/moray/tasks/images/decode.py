@@ -23,8 +23,9 @@ from moray.corpus.dataset import (
 from moray.errors import UserError
 from moray.model.classifiers import names_of
 from moray.proofs.comparison import Comparison, conclude, transformers_version, write_proof
-from moray.provenance.manifest import MANIFEST, atomic_folder, write_manifest
+from moray.provenance.manifest import MANIFEST, write_manifest
 from moray.provenance.space import check_space
+from moray.rows.journal import Journal, key_of, resumable_folder
 from moray.rows.store import Record, Rows, RowsWriter, describe, write_groups
 from moray.tasks.images.classifier import (
     channels_of,
@@ -41,21 +42,32 @@ _COMPARED = 4
 
 
 def decode(
-    dataset: Path, model: Path, output: Path, cfg: dict[str, Any], proofs: Proofs = "refuse"
+    dataset: Path,
+    model: Path,
+    output: Path,
+    cfg: dict[str, Any],
+    proofs: Proofs = "refuse",
+    code: str = "",
 ) -> None:
     """Write the store of a dataset's three splits, and its manifest.
 
+    A store of the same images, model, settings and code that a killed process has begun is
+    continued.
+
     Args:
         proofs: what follows if the image processor makes other values of the first images.
+        code: the version of what decides on the pixels.
 
     Raises:
         UserError: if the model's image processor doesn't give all images the same size.
     """
     empty, processor = empty_classifier(model), load_processor(model)
     channels = channels_of(empty.config)
-    with atomic_folder(output):
+    with resumable_folder(output, key_of(dataset, model, cfg, code)) as journal:
         shape = _shape(dataset, processor, channels)
-        facts = {split: _write(dataset, split, output, processor, shape) for split in SPLITS}
+        facts = {
+            split: _write(dataset, split, output, processor, shape, journal) for split in SPLITS
+        }
         held_out = chain.from_iterable(read_documents(dataset / "test.parquet"))
         write_groups(output, "test", map(group_of, held_out))
         scaling = normalization(processor, channels)
@@ -85,12 +97,18 @@ def _shape(dataset: Path, processor: Any, channels: int) -> tuple[int, ...]:
 
 
 def _write(
-    dataset: Path, split: str, output: Path, processor: Any, shape: tuple[int, ...]
+    dataset: Path,
+    split: str,
+    output: Path,
+    processor: Any,
+    shape: tuple[int, ...],
+    journal: Journal,
 ) -> dict[str, Any]:
     file, record = dataset / f"{split}.parquet", row_type(shape)
-    groups = progress(read_documents(file), f"decode {split}", "group", num_groups(file))
-    with RowsWriter(output, split) as writer:
-        for number, documents in enumerate(groups):
+    with RowsWriter(output, split, journal=journal) as writer:
+        start, label = writer.num_resumed, f"decode {split}"
+        groups = progress(read_documents(file, start), label, "window", num_groups(file), start)
+        for number, documents in enumerate(groups, start):
             pixels = [
                 one
                 for start in range(0, len(documents), _AT_ONCE)

@@ -1,7 +1,8 @@
 """The token store of answers that are good or bad: how its splits are tokenised and written."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 from moray.corpus.dataset import Document, answers_of
 from moray.errors import UserError
 from moray.proofs.comparison import Comparison
+from moray.rows.journal import Journal
+from moray.rows.store import Counts
 from moray.tasks.kto.documents import prompt_of, reply_of, with_answer_of
 from moray.tasks.kto.rows import Answer, num_desirable, pack_answers
 from moray.tasks.language import tokens as language
@@ -35,31 +38,32 @@ def compare(dataset: Path, model: Path, store: Path, cfg: dict[str, Any]) -> Ite
     return compare_split(model, documents, split.rows, split.segments, cfg)
 
 
-def write_split(file: Path, store: Path, encoder: Encoder, cfg: dict[str, Any]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class PackedAnswers(PackedRows):
+    """Answers packed into rows, and the number of those that are left out, as none differs."""
+
+    without_other: int = 0
+
+
+def write_split(
+    file: Path, store: Path, encoder: Encoder, cfg: dict[str, Any], journal: Journal
+) -> dict[str, Any]:
     """Tokenise a split into rows of answers.
 
     Raises:
         UserError: if there is none, because no document has another beside it.
     """
-    alone: list[int] = []
-
-    def encode(documents: list[Document], first_document: int) -> PackedRows:
-        others = neighbours(documents)
-        alone.append(others.count(None))
-        return encode_window(
-            documents,
-            others,
-            first_document,
-            encoder,
-            drop_long=cfg["long_documents"] == "drop",
-            packing=cfg["packing"],
-            # Bytes are only needed for scoring.
-            count_bytes=file.stem == "test",
-        )
-
-    with AnswersWriter(store, file.stem, encoder.block_size) as writer:
+    encode = partial(
+        encode_window,
+        encoder=encoder,
+        drop_long=cfg["long_documents"] == "drop",
+        packing=cfg["packing"],
+        # Bytes are only needed for scoring.
+        count_bytes=file.stem == "test",
+    )
+    with AnswersWriter(store, file.stem, encoder.block_size, journal=journal) as writer:
         language.write_windows(writer, file, encode, encoder, ("answer", "another's answer to"))
-        facts = {**writer.facts(), "without_other": sum(alone)}
+        facts = writer.facts()
     if file.stem != "validation" and not facts["pairs"] and facts["without_other"]:
         raise UserError(
             f"datasets.{file.parent.name}",
@@ -110,16 +114,16 @@ def warnings(facts: dict[str, dict[str, Any]], path: str) -> Iterator[str]:
 class AnswersWriter(PairsWriter):
     """Appends windows of answers and counts their contents."""
 
-    def __init__(self, folder: Path, split: str, block_size: int) -> None:
-        super().__init__(folder, split, block_size)
-        self._desirable = 0
-
-    def add_window(self, window: PackedRows) -> None:
-        super().add_window(window)
-        self._desirable += int(num_desirable(window.rows).sum())
+    def counts_of(self, window: PackedRows) -> Counts:
+        assert isinstance(window, PackedAnswers)
+        counts = super().counts_of(window)
+        counts["desirable",] = int(num_desirable(window.rows).sum())
+        counts["without_other",] = window.without_other
+        return counts
 
     def facts(self) -> dict[str, Any]:
-        return {**super().facts(), "desirable": self._desirable}
+        own = {name: self.counts[name,] for name in ("desirable", "without_other")}
+        return {**super().facts(), **own}
 
 
 def neighbours(documents: Sequence[Document]) -> list[int | None]:
@@ -141,22 +145,19 @@ def neighbours(documents: Sequence[Document]) -> list[int | None]:
 
 def encode_window(
     documents: list[Document],
-    others: Sequence[int | None],
     first_document: int,
     encoder: Encoder,
     drop_long: bool,
     packing: bool,
     count_bytes: bool,
-) -> PackedRows:
+) -> PackedAnswers:
     """Tokenise and pack a window: the answers of one row group of the dataset.
-
-    Args:
-        others: the document whose answer stands in for each one's own; see `neighbours`.
 
     Raises:
         RefusedRowError: if the chat template can't render one.
     """
     longest = encoder.block_size // 2
+    others = neighbours(documents)
     own = [answers_of(document)[0] for document in documents]
     mismatched = [
         own[number] if other is None else with_answer_of(documents[number], documents[other])
@@ -180,7 +181,8 @@ def encode_window(
     packed = with_counts(
         packed, [answer.own for answer in answers], documents, first_document, encoder
     )
-    return replace(packed, dropped=len(documents) - len(answers), cut=cut)
+    packed = replace(packed, dropped=len(documents) - len(answers), cut=cut)
+    return PackedAnswers(**vars(packed), without_other=others.count(None))
 
 
 def _cut(document: EncodedDocument, longest: int) -> Piece:

@@ -13,7 +13,8 @@ from moray.console import say
 from moray.corpus.dataset import SPLITS, read_documents
 from moray.errors import UserError
 from moray.proofs.comparison import collect, conclude, write_proof
-from moray.provenance.manifest import MANIFEST, atomic_folder, read_manifest, write_manifest
+from moray.provenance.manifest import MANIFEST, read_manifest, write_manifest
+from moray.rows.journal import key_of, resumable_folder
 from moray.rows.store import describe
 from moray.tasks.language.encode import RefusedRowError, make_encoder
 from moray.tasks.language.rows import ROWS_FROM, TOKENIZER, row_type
@@ -28,8 +29,11 @@ def tokenize(
     source: dict[str, Any] | None = None,
     files: dict[str, list[str]] | None = None,
     proofs: Proofs = "refuse",
+    code: str = "",
 ) -> None:
     """Write the token store of a dataset's three splits, a preview, and its manifest.
+
+    A store of the same rows, model, settings and code that a killed process has begun is continued.
 
     Args:
         model: Hugging Face folder with the tokenizer, and a manifest that says whether the model
@@ -38,6 +42,7 @@ def tokenize(
         source: the dataset's section of the config, for errors.
         files: the user's files that it was read from, by split, for errors.
         proofs: what follows if the tokenizer by itself makes other tokens.
+        code: the version of what decides on the tokens.
 
     Raises:
         UserError: if packed documents would attend to each other, or if documents can't be encoded.
@@ -45,13 +50,13 @@ def tokenize(
     cfg = {**cfg, "packing": _choose_packing(model, cfg["packing"])}
     task = FORMATS[cfg["format"]].task
     tokens = module_of(task, "tokens")
-    with atomic_folder(output):
+    with resumable_folder(output, key_of(dataset, model, cfg, code)) as journal:
         encoder = make_encoder(model, cfg)
         facts = {}
         for split in SPLITS:
             file = dataset / f"{split}.parquet"
             try:
-                facts[split] = tokens.write_split(file, output, encoder, cfg)
+                facts[split] = tokens.write_split(file, output, encoder, cfg, journal)
             except RefusedRowError as error:
                 place = _place(file, error.number, source, files) if source and files else None
                 raise UserError(
@@ -123,9 +128,10 @@ def _check_trained(facts: dict[str, Any], file: Path, cfg: dict[str, Any]) -> No
 
 def _keep_source(dataset: Path, model: Path, output: Path) -> None:
     """Put the source of its rows into the store; on the same disk, a hard link takes no space."""
+    (output / ROWS_FROM).unlink(missing_ok=True)
     try:
         os.link(dataset / "train.parquet", output / ROWS_FROM)
     except OSError:
         shutil.copyfile(dataset / "train.parquet", output / ROWS_FROM)
     unneeded = shutil.ignore_patterns("*.safetensors", MANIFEST)
-    shutil.copytree(model, output / TOKENIZER, ignore=unneeded)
+    shutil.copytree(model, output / TOKENIZER, ignore=unneeded, dirs_exist_ok=True)

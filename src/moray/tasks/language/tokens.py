@@ -9,20 +9,15 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from itertools import accumulate, chain, cycle, islice
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
-from transformers import PreTrainedTokenizerFast
 
 from moray.console import progress
 from moray.corpus.dataset import (
     Document,
-    RowError,
-    answers_of,
     group_of,
+    num_documents,
     num_groups,
     plain_text,
     read_documents,
@@ -31,18 +26,19 @@ from moray.corpus.dataset import (
 )
 from moray.proofs.comparison import Comparison
 from moray.provenance.space import check_space
-from moray.rows.store import Rows, RowsWriter, write_groups
+from moray.rows.journal import Journal
+from moray.rows.store import Counts, RowsWriter, write_groups
 from moray.tasks.language import alterations
 from moray.tasks.language.alterations import Alterations, as_facts
 from moray.tasks.language.encode import Encoder
 from moray.tasks.language.pieces import ROLES
+from moray.tasks.language.preview import preview
 from moray.tasks.language.proofs.split import compare_split
 from moray.tasks.language.rows import (
     PackedRows,
     Segment,
     StoredSplit,
     encode_window,
-    is_trained,
     num_trained,
 )
 
@@ -51,9 +47,6 @@ from moray.tasks.language.rows import (
 # keep all of them busy.
 _AT_ONCE = min(8, max(2, os.cpu_count() or 1))
 
-_OPEN, _CLOSE = "⟦", "⟧"
-# Maximum number of tokens shown of a document: a page or two.
-_SHOWN_TOKENS = 1024
 _SHOWN_DOCUMENTS = 3
 _COMPARED, _MOST_CHARACTERS = 32, 400_000
 _UNKNOWN = ("tokens", "documents")
@@ -79,7 +72,9 @@ def first_documents(file: Path) -> list[Document]:
     return [one for one, size in zip(first, sizes, strict=True) if size <= _MOST_CHARACTERS]
 
 
-def write_split(file: Path, store: Path, encoder: Encoder, cfg: dict[str, Any]) -> dict[str, Any]:
+def write_split(
+    file: Path, store: Path, encoder: Encoder, cfg: dict[str, Any], journal: Journal
+) -> dict[str, Any]:
     """Tokenise a split into rows.
 
     Args:
@@ -88,6 +83,7 @@ def write_split(file: Path, store: Path, encoder: Encoder, cfg: dict[str, Any]) 
         cfg: format of the dataset, and the keys of the `data` section that tokens depend on. With
             `tokenize: on-the-fly`, rows of the train split aren't kept; the window reader of the
             task makes them.
+        journal: of the store, whose windows aren't tokenised again.
 
     Returns:
         The facts of the split in the store's manifest, `weight` and `dropped_documents` among them.
@@ -100,7 +96,7 @@ def write_split(file: Path, store: Path, encoder: Encoder, cfg: dict[str, Any]) 
     keep = not train or cfg["tokenize"] == "ahead"
     # Bytes are only needed for scoring.
     encode = partial(encode_window, encoder=encoder, packing=cfg["packing"], count_bytes=not train)
-    with SplitWriter(store, split, encoder.block_size, keep) as writer:
+    with SplitWriter(store, split, encoder.block_size, keep, journal) as writer:
         write_windows(writer, file, encode, encoder)
         return writer.facts()
 
@@ -176,53 +172,68 @@ def _special_tokens(facts: dict[str, dict[str, Any]]) -> str:
 class SplitWriter(RowsWriter):
     """Appends windows to a split and counts their contents; unless rows are kept, nothing else."""
 
-    def __init__(self, folder: Path, split: str, block_size: int, keep_rows: bool = True) -> None:
-        super().__init__(folder, split, keep_rows)
+    def __init__(
+        self,
+        folder: Path,
+        split: str,
+        block_size: int,
+        keep_rows: bool = True,
+        journal: Journal | None = None,
+    ) -> None:
+        super().__init__(folder, split, keep_rows, journal)
         self.folder = folder
         self.block_size = block_size
         self.keep_rows = keep_rows
         self._positions = self.open(f"{split}.segments")
-        self._segments = self._tokens = self._dropped = self._cut = 0
-        self._special = Counter[str]()
-        self._unknown = np.zeros(2, np.int64)
-        self._roles = np.zeros((len(ROLES), 2), np.int64)
-        self._alterations = Alterations()
 
     def add_window(self, window: PackedRows) -> None:
         if self._positions:
             segments = window.segments.astype("<i8")
             segments[:, Segment.START] += self.num_rows * self.block_size
             self._positions.write(segments.data)
-        self.add(window.rows, weight=num_trained(window.rows))
-        self._segments += len(window.segments)
-        self._tokens += int(window.segments[:, Segment.LENGTH].sum())
-        self._dropped += window.dropped
-        self._cut += window.cut
-        self._special += window.special
-        self._unknown += window.unknown
-        self._roles += window.roles
-        self._alterations.update(window.alterations)
+        self.add(window.rows, num_trained(window.rows), self.counts_of(window))
+
+    def counts_of(self, window: PackedRows) -> Counts:
+        """What a window adds to the sums."""
+        counts = Counts(
+            {
+                ("segments",): len(window.segments),
+                ("tokens",): int(window.segments[:, Segment.LENGTH].sum()),
+                ("dropped_documents",): window.dropped,
+                ("cut_documents",): window.cut,
+            }
+        )
+        for role, (untrained, trained) in zip(ROLES, window.roles.tolist(), strict=True):
+            counts["roles", role, "tokens"] = untrained + trained
+            counts["roles", role, "trained"] = trained
+        for name, number in zip(_UNKNOWN, window.unknown, strict=True):
+            counts["unknown", name] = number
+        counts.update({("special", token): number for token, number in window.special.items()})
+        counts.update({("template", *kind): number for kind, number in window.alterations.items()})
+        return counts
 
     def facts(self) -> dict[str, Any]:
+        counted = {key: counts for key, counts in self.counts.items() if counts}
         roles = {
-            role: {"tokens": untrained + trained, "trained": trained}
-            for role, (untrained, trained) in zip(ROLES, self._roles.tolist(), strict=True)
-            if untrained + trained
+            role: {what: self.counts["roles", role, what] for what in ("tokens", "trained")}
+            for role in ROLES
+            if ("roles", role, "tokens") in counted
         }
-        templates = self._alterations.copy()
-        unknown = self._unknown.tolist()
+        templates = Alterations(
+            {(kind[1], kind[2]): n for kind, n in self.counts.items() if kind[0] == "template"}
+        )
         prompts = {kind: templates.pop((kind, ""), 0) for kind in ("prompts", "spanning")}
+        unknown = {name: self.counts["unknown", name] for name in _UNKNOWN}
+        special = {kind[1]: n for kind, n in sorted(counted.items()) if kind[0] == "special"}
+        whole = ("segments", "tokens", "dropped_documents", "cut_documents")
         return {
             **super().facts(),
-            "segments": self._segments,
-            "tokens": self._tokens,
-            "dropped_documents": self._dropped,
-            "cut_documents": self._cut,
+            **{name: self.counts[name,] for name in whole},
             **({"roles": roles} if roles else {}),
             **({"chat_template": as_facts(templates)} if templates else {}),
             **({"prompts": prompts} if prompts["prompts"] else {}),
-            **({"unknown": dict(zip(_UNKNOWN, unknown, strict=True))} if any(unknown) else {}),
-            **({"special_tokens": dict(sorted(self._special.items()))} if self._special else {}),
+            **({"unknown": unknown} if any(unknown.values()) else {}),
+            **({"special_tokens": special} if special else {}),
         }
 
 
@@ -243,9 +254,10 @@ def write_windows(
     if file.stem == "test":
         documents = chain.from_iterable(read_documents(file))
         write_groups(writer.folder, file.stem, map(group_of, documents))
-    windows = encode_windows(file, encode)
-    followed = progress(windows, f"tokenize {file.stem}", "window", num_groups(file))
-    for number, window in enumerate(followed):
+    start, total = writer.num_resumed, num_groups(file)
+    windows = encode_windows(file, encode, start)
+    followed = progress(windows, f"tokenize {file.stem}", "window", total, start)
+    for number, window in enumerate(followed, start):
         if writer.keep_rows and number == 0:
             check_space(writer.folder, round(window.rows.nbytes / share_of_group(file, 0)))
         if file.stem == "test" and number == 0:
@@ -255,122 +267,22 @@ def write_windows(
         writer.add_window(window)
 
 
-def encode_windows(file: Path, encode: EncodeWindow) -> Iterator[PackedRows]:
-    """Yield all windows of a split, encoded in threads, in order, a few in memory at a time.
+def encode_windows(file: Path, encode: EncodeWindow, start: int = 0) -> Iterator[PackedRows]:
+    """Yield the windows of a split, encoded in threads, in order, a few in memory at a time.
+
+    Args:
+        start: number of windows to leave out.
 
     Raises:
         RefusedRowError: if the chat template can't render one.
     """
     waiting: deque[Future[PackedRows]] = deque()
-    first_document = 0
+    first_document = num_documents(file, start)
     with ThreadPoolExecutor(_AT_ONCE) as threads:
-        for documents in read_documents(file):
+        for documents in read_documents(file, start):
             waiting.append(threads.submit(encode, documents, first_document))
             first_document += len(documents)
             if len(waiting) == _AT_ONCE:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
-
-
-def preview(
-    window: PackedRows,
-    documents: Sequence[Document],
-    encoder: Encoder,
-    num_documents: int,
-    names: Sequence[str] = ("document",),
-) -> str:
-    """Decode the beginnings of the first window's first documents, whose pieces have names.
-
-    Trained tokens are enclosed in ⟦ and ⟧. For a long document, the number of tokens that aren't
-    shown is given; for a conversation, of those that the chat template leaves out.
-    """
-    numbers = window.segments[:, Segment.DOCUMENT]
-    lines: list[str] = []
-    for number in np.unique(numbers)[:num_documents].tolist():
-        pieces = window.segments[numbers == number]
-        lines += _preview_lines(window.rows, pieces, encoder.tokenizer, names)
-        lines += _remarks(documents[number], number, encoder, names)
-    return "\n".join(lines) + "\n"
-
-
-def _remarks(
-    document: Document, number: int, encoder: Encoder, names: Sequence[str]
-) -> Iterator[str]:
-    """Lines about what the chat template does to a conversation, or to each answer of a row."""
-    for talk, name in zip(answers_of(document), names, strict=False):
-        if "messages" not in talk:
-            continue
-        if parts := encoder.template().left_out(talk):
-            count = sum(len(encoder.tokens_of(part)) for part in parts)
-            yield (
-                f"... the chat template leaves out {count:,} tokens of the messages of {name} "
-                f"{number}, beginning with {parts[0].strip()[:40]!r}"
-            )
-        rows = list(encoder.encode_documents([talk], 0, count_bytes=False))
-        counts = Alterations()
-        for row in rows:
-            counts.update(row.alterations)
-        del counts["left_out", ""]  # said above
-        yield from (f"... {line}, in {name} {number}" for line in alterations.lines(counts))
-        if end := _end_of_other_prompt(talk, rows[-1].tokens.tolist(), encoder):
-            yield (
-                f"... in generation, the prompt of {name} {number} has other tokens than here: the "
-                f"answer's first one begins within {end!r}, so end the prompt before that"
-            )
-
-
-def _end_of_other_prompt(talk: Document, tokens: list[int], encoder: Encoder) -> str | None:
-    """The end of the last answer's prompt, if a token of its text goes on into the answer."""
-    try:
-        prompt, _ = encoder.template().prompt(talk)
-    except RowError:
-        # Many templates fail on the empty prompt of an assistant who has the first turn.
-        return None
-    alone = encoder.tokens_of(prompt)
-    same = encoder.template().renderings(talk)[-1].text.startswith(prompt)
-    if not same or tokens[: len(alone)] == alone:
-        return None
-    return prompt[-10:]
-
-
-def _preview_lines(
-    rows: Rows,
-    pieces: NDArray[np.int64],
-    tokenizer: PreTrainedTokenizerFast,
-    names: Sequence[str],
-) -> list[str]:
-    block_size = rows["tokens"].shape[1]
-    lines, room = [], _SHOWN_TOKENS
-    rest: list[NDArray[Any]] = []
-    for (start, length, document, _), name in zip(pieces.tolist(), cycle(names), strict=False):
-        row, column = divmod(start, block_size)
-        num_shown = min(length, room)
-        room -= num_shown
-        if num_shown:
-            lines.append(f"--- {name} {document}: {length:,} tokens in row {row}")
-            part = slice(column, column + num_shown)
-            lines.append(_mark_trained(rows[row : row + 1], part, tokenizer))
-        if num_shown < length:
-            rest.append(is_trained(rows[row : row + 1])[0, column + num_shown : column + length])
-    if rest:
-        tokens, trained = sum(map(len, rest)), sum(int(part.sum()) for part in rest)
-        rows_left = f"{len(rest):,} row{'s' if len(rest) > 1 else ''}"
-        lines.append(f"... {tokens:,} more tokens in {rows_left}, {trained:,} of them trained")
-    return lines
-
-
-def _mark_trained(rows: Rows, part: slice, tokenizer: PreTrainedTokenizerFast) -> str:
-    tokens = rows["tokens"][0, part].tolist()
-    trained = [False, *is_trained(rows)[0, part].tolist(), False]
-    text, position = "", 0
-    for column in range(len(tokens) + 1):
-        is_border = trained[column] != trained[column + 1]
-        if is_border or column == len(tokens):
-            # Decoded from the start: some tokens decode differently at the start of a text.
-            before = tokenizer.decode(tokens[:column], skip_special_tokens=False)
-            text += before[position:]
-            position = len(before)
-        if is_border:
-            text += _OPEN if trained[column + 1] else _CLOSE
-    return text

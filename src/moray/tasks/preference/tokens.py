@@ -11,6 +11,8 @@ import numpy as np
 
 from moray.corpus.dataset import Document, halves
 from moray.proofs.comparison import Comparison
+from moray.rows.journal import Journal
+from moray.rows.store import Counts
 from moray.tasks.language.encode import Encoder
 from moray.tasks.language.pieces import EncodedDocument, Piece
 from moray.tasks.language.proofs.split import compare_split
@@ -34,7 +36,9 @@ def compare(dataset: Path, model: Path, store: Path, cfg: dict[str, Any]) -> Ite
     return compare_split(model, documents, split.rows, split.segments, cfg)
 
 
-def write_split(file: Path, store: Path, encoder: Encoder, cfg: dict[str, Any]) -> dict[str, Any]:
+def write_split(
+    file: Path, store: Path, encoder: Encoder, cfg: dict[str, Any], journal: Journal
+) -> dict[str, Any]:
     """Tokenise a split into rows of pairs."""
     encode = partial(
         encode_window,
@@ -44,7 +48,7 @@ def write_split(file: Path, store: Path, encoder: Encoder, cfg: dict[str, Any]) 
         # Bytes are only needed for scoring.
         count_bytes=file.stem == "test",
     )
-    with PairsWriter(store, file.stem, encoder.block_size) as writer:
+    with PairsWriter(store, file.stem, encoder.block_size, journal=journal) as writer:
         write_windows(writer, file, encode, encoder, ("chosen", "rejected"))
         return writer.facts()
 
@@ -67,21 +71,23 @@ def summary(facts: dict[str, dict[str, Any]], block_size: int) -> str:
 class PairsWriter(SplitWriter):
     """Appends windows of pairs and counts their contents."""
 
-    def __init__(self, folder: Path, split: str, block_size: int) -> None:
-        super().__init__(folder, split, block_size)
-        self._pairs = self._most_pairs = 0
-
-    def add_window(self, window: PackedRows) -> None:
-        super().add_window(window)
-        numbers = num_pairs(window.rows)
-        self._pairs += int(numbers.sum())
-        self._most_pairs = max(self._most_pairs, int(numbers.max(initial=0)))
+    def counts_of(self, window: PackedRows) -> Counts:
+        counts = super().counts_of(window)
+        # How many rows have so many pairs.
+        for number, rows in enumerate(np.bincount(num_pairs(window.rows)).tolist()):
+            counts["rows with pairs", str(number)] = rows
+        return counts
 
     def facts(self) -> dict[str, Any]:
+        rows = {
+            int(kind[1]): number
+            for kind, number in self.counts.items()
+            if kind[0] == "rows with pairs" and number
+        }
         return {
             **super().facts(),
-            "pairs": self._pairs,
-            "most_pairs_in_row": self._most_pairs,
+            "pairs": sum(pairs * number for pairs, number in rows.items()),
+            "most_pairs_in_row": max(rows, default=0),
         }
 
 
