@@ -210,6 +210,35 @@ def test_documents_that_are_dropped_are_counted_and_reported(
     assert f", {total} documents longer than a row dropped" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("long_documents", ["split", "truncate", "drop"])
+def test_prompts_longer_than_a_row_are_warned_of(
+    long_documents: str,
+    tmp_path: Path,
+    model_folder: Path,
+    tokenizer: PreTrainedTokenizerFast,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Whether its answer sees the whole prompt depends on the tokens in front of the answer."""
+    prompts = [" x" * number for number in (1, 8, 14, 15, 16, 17, 40)]
+    plain = {"add_special_tokens": False}
+    opening = tokenizer.bos_token_id is not None
+    lengths = [opening + len(tokenizer(prompt, **plain)["input_ids"]) for prompt in prompts]
+    rows = [Document(prompt=prompt, completion=" y = 1" * 20) for prompt in prompts]
+    named = ((split, row) for split in SPLITS for row in rows)
+    write_dataset(tmp_path / "dataset", named, "prompt-completion", {})
+    cfg = recipe("prompt-completion", long_documents=long_documents)
+    if long_documents == "drop":
+        with pytest.raises(UserError, match="no tokens to train on"):
+            tokenize(tmp_path / "dataset", model_folder, tmp_path / "out", cfg)
+        return
+    tokenize(tmp_path / "dataset", model_folder, tmp_path / "out", cfg)
+    # The first token of a row follows nothing.
+    cut = 3 * sum(length >= 16 for length in lengths)
+    assert 0 < cut < 3 * len(rows)
+    line = f"warning: datasets.dataset: the prompts of {cut} documents are longer than a row, "
+    assert (line in capsys.readouterr().err) == (long_documents == "split")
+
+
 @pytest.mark.parametrize(
     ("prompt", "completion", "warned"), [("x = ", "note", 12), ("x =", " note", 0)]
 )

@@ -19,7 +19,8 @@ Kinds: `untrained` and `trained` text of the template in front of an answer; `pr
 end of the generation prompt that isn't there in training; `shared`, a first token that begins in
 the generation prompt; `left_out` parts of an answer; other `white_space`; `changed` text. And
 `answers`, all of them, and the number of conversations of which other `messages`, or the `tools`,
-are left out. Of `prompts` with completions that are tokenised as one text: those with a token of
+are left out. `cut_prompts`, the number of documents whose answers begin in another piece than their
+prompt. Of `prompts` with completions that are tokenised as one text: those with a token of
 both, `spanning`.
 """
 

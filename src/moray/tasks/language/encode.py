@@ -321,10 +321,13 @@ class Encoder:
         parts = (slice(start, min(start + self.block_size, length)) for start in starts)
         pieces = [document.piece(part) for part in parts]
         trained_pieces = [piece for piece in pieces if piece.mask.any()]
-        return [
-            *trained_pieces[:1],
-            *(replace(piece, alterations=Counter()) for piece in trained_pieces[1:]),
-        ]
+        if not trained_pieces:
+            return []
+        first, *others = trained_pieces
+        if first is not pieces[0]:
+            prompt_cut = Alterations({("cut_prompts", ""): 1})
+            first = replace(first, alterations=first.alterations + prompt_cut)
+        return [first, *(replace(piece, alterations=Counter()) for piece in others)]
 
 
 def make_encoder(folder: Path, cfg: Mapping[str, Any]) -> Encoder:

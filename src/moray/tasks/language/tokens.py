@@ -124,6 +124,12 @@ def remarks(facts: dict[str, dict[str, Any]]) -> str:
 
 def warnings(facts: dict[str, dict[str, Any]], path: str) -> Iterator[str]:
     """Advice about a dataset with a key path; mostly none."""
+    if cut := sum(split.get("cut_prompts", 0) for split in facts.values()):
+        yield (
+            f"warning: {path}: the prompts of {cut:,} documents are longer than a row, so their "
+            "answers are trained without the beginning of the prompt; raise data.block_size, or "
+            "leave such documents out with data.long_documents: drop"
+        )
     counts = [split["prompts"] for split in facts.values() if "prompts" in split]
     prompts, spanning = (sum(one[key] for one in counts) for key in ("prompts", "spanning"))
     if spanning:
@@ -223,6 +229,7 @@ class SplitWriter(RowsWriter):
             {(kind[1], kind[2]): n for kind, n in self.counts.items() if kind[0] == "template"}
         )
         prompts = {kind: templates.pop((kind, ""), 0) for kind in ("prompts", "spanning")}
+        cut_prompts = templates.pop(("cut_prompts", ""), 0)
         unknown = {name: self.counts["unknown", name] for name in _UNKNOWN}
         special = {kind[1]: n for kind, n in sorted(counted.items()) if kind[0] == "special"}
         whole = ("segments", "tokens", "dropped_documents", "cut_documents")
@@ -232,6 +239,7 @@ class SplitWriter(RowsWriter):
             **({"roles": roles} if roles else {}),
             **({"chat_template": as_facts(templates)} if templates else {}),
             **({"prompts": prompts} if prompts["prompts"] else {}),
+            **({"cut_prompts": cut_prompts} if cut_prompts else {}),
             **({"unknown": unknown} if any(unknown.values()) else {}),
             **({"special_tokens": special} if special else {}),
         }
