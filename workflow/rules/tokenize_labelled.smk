@@ -17,6 +17,10 @@ rule tokenize_labelled:
             of=wildcards.store,
         ),
         cfg=lambda wildcards: plan.store_config(EXPERIMENT, *STORES[wildcards.store]),
+        # A store that was begun by another version isn't continued.
+        version=lambda wildcards, input: version_of(
+            "tokenize_labelled", task_of(STORES[wildcards.store][0])
+        ),
     message:
         "tokenize {wildcards.store}"
     script:

@@ -14,4 +14,5 @@ with stage(snakemake.log[0]):
         model=Path(snakemake.input.model).parent,
         output=Path(snakemake.output[0]).parent,
         cfg=cfg,
+        code=snakemake.params.version,
     )

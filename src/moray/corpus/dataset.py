@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from moray.config.tasks import FORMATS, FormatName
+from moray.console import progress
 from moray.errors import UserError
 from moray.provenance.manifest import DATASET, sha256_file, write_json
 
@@ -298,6 +299,12 @@ def read_documents(file: Path, start: int = 0) -> Iterator[list[Document]]:
     with pq.ParquetFile(file) as table:
         for group in range(start, table.num_row_groups):
             yield _documents(table.read_row_group(group))
+
+
+def follow_documents(file: Path, label: str, start: int = 0) -> Iterator[list[Document]]:
+    """The documents of a split, a row group at a time, from one of them on, with their progress."""
+    groups = read_documents(file, start)
+    return progress(groups, label, "window", num_groups(file), start)
 
 
 def _documents(table: pa.Table) -> list[Document]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from classified import DECODERS, ENCODERS, degree, opinions, prepare, things, with_labels
+from resumed import check_resumption, in_small_groups
 from transformers import AutoTokenizer
 
 from moray.corpus.dataset import read_documents
@@ -84,3 +85,14 @@ def test_a_label_that_the_model_does_not_have_is_named(tmp_path: Path) -> None:
     cfg = {"block_size": 16, "format": "classification"}
     with pytest.raises(UserError, match=r"^datasets\.dataset: got label of \d, which isn't"):
         tokenize_labelled(other / "dataset", folder / "model", tmp_path / "out", cfg)
+
+
+def test_a_store_is_the_same_if_the_stage_is_interrupted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = prepare(tmp_path, opinions(60), ENCODERS["BERT"](), size=8)
+    dataset = in_small_groups(folder / "dataset", tmp_path / "groups", 12)
+    cfg = {"block_size": 8, "format": "classification"}
+    check_resumption(
+        lambda store: tokenize_labelled(dataset, folder / "model", store, cfg), tmp_path, capsys
+    )

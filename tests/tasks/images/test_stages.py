@@ -24,6 +24,7 @@ from pictures import (
     write_idx,
 )
 from PIL import Image
+from resumed import check_resumption, in_small_groups
 from safetensors.torch import load_file
 from transformers import pipeline
 
@@ -445,3 +446,11 @@ def test_predictions_are_written_and_drawn(trained: Path, tmp_path: Path) -> Non
         assert one["holds"]
     # Fewer images than the figure has places.
     assert len(run("c", 4)) == 4
+
+
+def test_pixels_are_the_same_if_the_stage_is_interrupted(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = make_model(photos, tmp_path / "model", image_size=8)
+    dataset = in_small_groups(photos, tmp_path / "groups", 10)
+    check_resumption(lambda store: decode(dataset, model, store, FORMAT), tmp_path, capsys)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fleet import until
+from resumed import check_resumption, in_small_groups
 from run_stage import stage_command
 from small_model import recipe
 from tokenizers import Tokenizer, decoders, pre_tokenizers
@@ -91,20 +92,28 @@ def test_the_same_dataset_makes_the_same_bytes(
     assert read_manifest(tmp_path / "one") == read_manifest(tmp_path / "other")
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("format", ["text", "unpaired-preference"])
-def test_a_killed_process_loses_the_windows_of_a_second(
-    format: FormatName, tmp_path: Path, model_folder: Path
+@pytest.mark.parametrize("format", ["text", "preference", "unpaired-preference"])
+def test_a_store_is_the_same_if_the_stage_is_interrupted(
+    format: FormatName, tmp_path: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    dataset = tmp_path / "dataset"
-    dataset.mkdir()
-    for split in SPLITS:
-        rows = [many_rows(format, number) for number in range(4000 if split == "train" else 4)]
-        file = dataset / f"{split}.parquet"
-        pq.write_table(pa.Table.from_pylist(rows), file, row_group_size=2)
-    write_json(dataset / DATASET, {})
-    cfg = {**CFG, "format": format, "long_documents": "drop", "block_size": 64}
-    paths = {"dataset": dataset, "model": model_folder, "cfg": cfg}
+    write_dataset(
+        tmp_path / "rows",
+        ((split, row_of(format, number)) for split in SPLITS for number in range(20)),
+        format,
+        {},
+    )
+    dataset = in_small_groups(tmp_path / "rows", tmp_path / "dataset", 8)
+    cfg = recipe(format, block_size=48, long_documents="drop")
+    check_resumption(lambda store: tokenize(dataset, model_folder, store, cfg), tmp_path, capsys)
+
+
+@pytest.mark.long
+def test_a_killed_process_loses_the_windows_of_a_second(tmp_path: Path, model_folder: Path) -> None:
+    counts = {"train": 4000, "validation": 4, "test": 4}
+    rows = ((split, row_of("text", n)) for split, count in counts.items() for n in range(count))
+    write_dataset(tmp_path / "rows", rows, "text", {})
+    dataset = in_small_groups(tmp_path / "rows", tmp_path / "dataset", 2)
+    paths = {"dataset": dataset, "model": model_folder, "cfg": CFG}
     begin = stage_command("tokenize", output=tmp_path / "killed", **paths)
     with subprocess.Popen(begin) as process:
         until(lambda: lines_of(tmp_path / "killed") > 1)
@@ -113,7 +122,7 @@ def test_a_killed_process_loses_the_windows_of_a_second(
     done = subprocess.run(begin, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "killed: continues after " in done.stderr
-    tokenize(dataset, model_folder, tmp_path / "undisturbed", cfg)
+    tokenize(dataset, model_folder, tmp_path / "undisturbed", CFG)
     assert read_manifest(tmp_path / "killed") == read_manifest(tmp_path / "undisturbed")
     assert not (tmp_path / "killed" / JOURNAL).exists()
 
@@ -123,15 +132,13 @@ def lines_of(store: Path) -> int:
     return journal.read_bytes().count(b"\n") if journal.is_file() else 0
 
 
-def many_rows(format: FormatName, number: int) -> dict[str, Any]:
+def row_of(format: FormatName, number: int) -> Document:
     if format == "text":
-        return {"text": f"x = {number}"}
-    return {
-        "prompt": f"x{number} =",
-        "completion": f" {number}",
-        "tools": None,
-        "label": number % 3 > 0,
-    }
+        return Document(text=f"x = {number}" + " + 1" * (number % 7))
+    prompt, answer = f"x{number} =", f" {number}" + " + 1" * (number % 7)
+    if format == "preference":
+        return Document(prompt=prompt, chosen=answer, rejected=answer + " * 2", tools=None)
+    return Document(prompt=prompt, completion=answer, tools=None, label=number % 3 > 0)
 
 
 def without_rows(dataset: Path, split: str, folder: Path) -> Path:

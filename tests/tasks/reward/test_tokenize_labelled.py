@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from classified import DECODERS, ENCODERS, opinions, prepare
+from resumed import check_resumption, in_small_groups
 from rewarded import CFG, TEMPLATE, prepare_pairs, talks, text_pairs
 from transformers import AutoTokenizer
 
@@ -201,3 +202,14 @@ def test_a_model_of_classes_is_refused(tmp_path: Path) -> None:
     other = prepare(tmp_path / "b", opinions(60), ENCODERS["BERT"]())
     with pytest.raises(UserError, match=r"^model: got a model for single_label_classification"):
         tokenize_labelled(folder / "dataset", other / "model", folder / "other", CFG)
+
+
+def test_a_store_is_the_same_if_the_stage_is_interrupted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = prepare_pairs(tmp_path, text_pairs(60), DECODERS["Llama"]())
+    dataset = in_small_groups(folder / "dataset", tmp_path / "groups", 12)
+    cfg = {**CFG, "block_size": 12, "long_documents": "drop"}
+    check_resumption(
+        lambda store: tokenize_labelled(dataset, folder / "model", store, cfg), tmp_path, capsys
+    )

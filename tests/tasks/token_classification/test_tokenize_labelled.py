@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from classified import DECODERS, ENCODERS
 from metaspace import metaspace
+from resumed import check_resumption, in_small_groups
 from tagged import TAGS, prepare, sentences
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, RobertaTokenizer
@@ -145,3 +146,14 @@ def test_words_that_are_nothing_to_the_tokenizer_are_named(
     assert "20 words are nothing to the tokenizer, such as '\\u200b'" in said
     splits = read_manifest(folder / "labelled")["splits"]
     assert sum(one["cut_words"] for one in splits.values()) == 0
+
+
+def test_a_store_is_the_same_if_the_stage_is_interrupted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = prepare(tmp_path, sentences(60), ENCODERS["BERT"](), size=8)
+    dataset = in_small_groups(folder / "dataset", tmp_path / "groups", 12)
+    cfg = {"block_size": 8, "format": "token-classification"}
+    check_resumption(
+        lambda store: tokenize_labelled(dataset, folder / "model", store, cfg), tmp_path, capsys
+    )

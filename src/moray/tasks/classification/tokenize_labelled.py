@@ -13,18 +13,32 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import AutoTokenizer
 
-from moray.console import progress, say
-from moray.corpus.dataset import SPLITS, Document, group_of, read_documents
+from moray.console import say
+from moray.corpus.dataset import (
+    SPLITS,
+    Document,
+    follow_documents,
+    group_of,
+    read_documents,
+)
 from moray.errors import UserError
 from moray.model.folder import LOCAL
-from moray.provenance.manifest import atomic_folder, write_manifest
-from moray.rows.store import Record, RowsWriter, describe, map_file, write_groups
+from moray.provenance.manifest import write_manifest
+from moray.rows.journal import Journal, key_of, resumable_folder
+from moray.rows.store import Counts, Record, RowsWriter, describe, map_file, write_groups
 from moray.tasks.classification.classifier import config_of, names_of
 from moray.tasks.classification.survey import MULTI, REGRESSION, SINGLE, names_in
 
 
-def tokenize_labelled(dataset: Path, model: Path, output: Path, cfg: dict[str, Any]) -> None:
+def tokenize_labelled(
+    dataset: Path, model: Path, output: Path, cfg: dict[str, Any], code: str = ""
+) -> None:
     """Write the store of a dataset's three splits, and its manifest.
+
+    A store of the same rows, model, settings and code that a killed process has begun is continued.
+
+    Args:
+        code: the version of what decides on the rows.
 
     Raises:
         UserError: if a text has a label that the model doesn't have, or rows are too long for it.
@@ -38,9 +52,9 @@ def tokenize_labelled(dataset: Path, model: Path, output: Path, cfg: dict[str, A
     if "token_type_ids" in tokenizer.model_input_names:
         fields.insert(1, ("types", "u1", (size,)))
     record = np.dtype(fields)
-    with atomic_folder(output):
+    with resumable_folder(output, key_of(dataset, model, cfg, code)) as journal:
         facts = {
-            split: _write(dataset / f"{split}.parquet", output, tokenizer, names, record)
+            split: _write(dataset / f"{split}.parquet", output, tokenizer, names, record, journal)
             for split in SPLITS
         }
         trained = map_file(output / "train.rows", record, (facts["train"]["rows"],))
@@ -80,17 +94,21 @@ def check_size(size: int, tokenizer: Any, config: Any) -> None:
 
 
 def _write(
-    file: Path, output: Path, tokenizer: Any, names: list[str], record: Record
+    file: Path,
+    output: Path,
+    tokenizer: Any,
+    names: list[str],
+    record: Record,
+    journal: Journal,
 ) -> dict[str, Any]:
-    cut = 0
-    with RowsWriter(output, file.stem) as writer:
-        for documents in progress(read_documents(file), f"tokenize {output.name}", "window"):
+    with RowsWriter(output, file.stem, journal=journal) as writer:
+        for documents in follow_documents(file, f"tokenize {output.name}", writer.num_resumed):
             rows = np.zeros(len(documents), record)
             rows["tokens"] = tokenizer.pad_token_id
             rows["label"] = [_label(one, names, record, file.parent.name) for one in documents]
-            cut += sum(map(partial(_fill, tokenizer=tokenizer), rows, documents))
-            writer.add(rows, weight=len(rows))
-        return {**writer.facts(), "cut_documents": cut}
+            cut = sum(map(partial(_fill, tokenizer=tokenizer), rows, documents))
+            writer.add(rows, len(rows), Counts({("cut_documents",): cut}))
+        return {**writer.facts(), "cut_documents": writer.counts["cut_documents",]}
 
 
 def _label(document: Document, names: list[str], record: Record, dataset: str) -> Any:

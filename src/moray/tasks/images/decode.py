@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from moray.config.schema.base import Proofs
-from moray.console import progress, say
+from moray.console import say
 from moray.corpus.dataset import (
     SPLITS,
     Document,
+    follow_documents,
     group_of,
-    num_groups,
     read_documents,
     share_of_group,
 )
@@ -106,8 +106,8 @@ def _write(
 ) -> dict[str, Any]:
     file, record = dataset / f"{split}.parquet", row_type(shape)
     with RowsWriter(output, split, journal=journal) as writer:
-        start, label = writer.num_resumed, f"decode {split}"
-        groups = progress(read_documents(file, start), label, "window", num_groups(file), start)
+        start = writer.num_resumed
+        groups = follow_documents(file, f"decode {split}", start)
         for number, documents in enumerate(groups, start):
             pixels = [
                 one

@@ -12,21 +12,24 @@ from typing import Any
 import numpy as np
 from transformers import AutoTokenizer
 
-from moray.console import progress, say
+from moray.console import say
 from moray.corpus.dataset import (
     SPLITS,
     Document,
     RowError,
+    follow_documents,
     group_of,
     halves,
     messages_of,
+    num_documents,
     read_documents,
     tools_of,
 )
 from moray.errors import UserError
 from moray.model.folder import LOCAL
-from moray.provenance.manifest import atomic_folder, write_manifest
-from moray.rows.store import Record, Rows, RowsWriter, describe, write_groups
+from moray.provenance.manifest import write_manifest
+from moray.rows.journal import Journal, key_of, resumable_folder
+from moray.rows.store import Counts, Record, Rows, RowsWriter, describe, map_file, write_groups
 from moray.tasks.classification.classifier import config_of
 from moray.tasks.classification.survey import REGRESSION
 from moray.tasks.classification.tokenize_labelled import check_size
@@ -36,8 +39,15 @@ Pair = tuple[list[int], list[int]]
 """The tokens of the chosen and of the rejected text."""
 
 
-def tokenize_labelled(dataset: Path, model: Path, output: Path, cfg: dict[str, Any]) -> None:
+def tokenize_labelled(
+    dataset: Path, model: Path, output: Path, cfg: dict[str, Any], code: str = ""
+) -> None:
     """Write the store of a dataset's three splits, and its manifest.
+
+    A store of the same rows, model, settings and code that a killed process has begun is continued.
+
+    Args:
+        code: the version of what decides on the rows.
 
     Raises:
         UserError: if rows are too long for the model, its chat template can't render one, or no
@@ -52,9 +62,10 @@ def tokenize_labelled(dataset: Path, model: Path, output: Path, cfg: dict[str, A
     fields = [("tokens", "<u4", (2, size)), ("length", "<u4", (2,)), ("margin", "<f4")]
     record = np.dtype([*fields, ("document", "<u4")])
     encoder = PairEncoder(tokenizer, cfg)
-    with atomic_folder(output):
+    with resumable_folder(output, key_of(dataset, model, cfg, code)) as journal:
         facts = {
-            split: _write(dataset / f"{split}.parquet", output, encoder, record) for split in SPLITS
+            split: _write(dataset / f"{split}.parquet", output, encoder, record, journal)
+            for split in SPLITS
         }
         write_manifest(
             output,
@@ -151,38 +162,41 @@ class PairEncoder:
         return rest
 
 
-def _write(file: Path, output: Path, encoder: PairEncoder, record: Record) -> dict[str, Any]:
-    counts = dict.fromkeys(("dropped_documents", "cut_documents", "equal_documents"), 0)
-    numbers, number = list[int](), 0
-    with RowsWriter(output, file.stem) as writer:
-        for documents in progress(read_documents(file), f"tokenize {output.name}", "window"):
+def _write(
+    file: Path, output: Path, encoder: PairEncoder, record: Record, journal: Journal
+) -> dict[str, Any]:
+    with RowsWriter(output, file.stem, journal=journal) as writer:
+        number = num_documents(file, writer.num_resumed)
+        for documents in follow_documents(file, f"tokenize {output.name}", writer.num_resumed):
             kept: list[tuple[int, Pair, float]] = []
+            counts = Counts()
             pairs = encoder.encode(documents, f"datasets.{file.parent.name}")
             for document, pair in zip(documents, pairs, strict=True):
                 is_long = max(map(len, pair)) > encoder.block_size
                 short = encoder.cut(pair)
                 is_equal = short[0] == short[1]
                 if is_equal or (is_long and encoder.drops_long):
-                    counts["dropped_documents"] += 1
-                    counts["equal_documents"] += is_equal
+                    counts["dropped_documents",] += 1
+                    counts["equal_documents",] += is_equal
                 else:
-                    counts["cut_documents"] += is_long
+                    counts["cut_documents",] += is_long
                     kept.append((number, short, document.get("margin") or 0.0))
                 number += 1
-            writer.add(_rows(kept, encoder.pad, record), weight=len(kept))
-            numbers += [one for one, *_ in kept]
-        facts = writer.facts()
-    if not numbers and file.stem != "validation":
+            writer.add(_rows(kept, encoder.pad, record), len(kept), counts)
+        names = ("dropped_documents", "cut_documents", "equal_documents")
+        facts = writer.facts() | {name: writer.counts[name,] for name in names}
+    if not facts["rows"] and file.stem != "validation":
         raise UserError(
             f"datasets.{file.parent.name}",
             f"the {file.stem} split has no pairs left; dropped because they are too long or have "
-            f"the same tokens in both answers: {counts['dropped_documents']}",
+            f"the same tokens in both answers: {facts['dropped_documents']}",
             f"raise data.block_size ({encoder.block_size})",
         )
     if file.stem == "test":
         groups = [*map(group_of, chain.from_iterable(read_documents(file)))]
+        numbers = map_file(output / "test.rows", record, (facts["rows"],))["document"]
         write_groups(output, "test", (groups[one] for one in numbers))
-    return {**facts, **counts}
+    return facts
 
 
 def _rows(kept: Sequence[tuple[int, Pair, float]], pad: int, record: Record) -> Rows:

@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import AutoTokenizer
 
-from moray.console import progress, say
+from moray.console import say
 from moray.corpus.dataset import (
     SPLITS,
     Document,
+    follow_documents,
     group_of,
     read_documents,
     tags_of,
@@ -27,8 +28,9 @@ from moray.corpus.dataset import (
 )
 from moray.errors import UserError
 from moray.model.folder import LOCAL
-from moray.provenance.manifest import atomic_folder, write_manifest
-from moray.rows.store import Record, RowsWriter, describe, write_groups
+from moray.provenance.manifest import write_manifest
+from moray.rows.journal import Journal, key_of, resumable_folder
+from moray.rows.store import Counts, Record, RowsWriter, describe, write_groups
 from moray.tasks.classification.classifier import config_of, names_of
 from moray.tasks.classification.survey import OF_WORDS
 from moray.tasks.classification.tokenize_labelled import check_size
@@ -37,8 +39,15 @@ _TEST_TAGS = "test.tags"
 _SHOWN = 3
 
 
-def tokenize_labelled(dataset: Path, model: Path, output: Path, cfg: dict[str, Any]) -> None:
+def tokenize_labelled(
+    dataset: Path, model: Path, output: Path, cfg: dict[str, Any], code: str = ""
+) -> None:
     """Write the store of a dataset's three splits, and its manifest.
+
+    A store of the same rows, model, settings and code that a killed process has begun is continued.
+
+    Args:
+        code: the version of what decides on the rows.
 
     Raises:
         UserError: if a word has a tag that the model doesn't have, rows are too long for it, or its
@@ -54,9 +63,10 @@ def tokenize_labelled(dataset: Path, model: Path, output: Path, cfg: dict[str, A
     if "token_type_ids" in tokenizer.model_input_names:
         fields.insert(1, ("types", "u1", (size,)))
     record = np.dtype(fields)
-    with atomic_folder(output):
+    with resumable_folder(output, key_of(dataset, model, cfg, code)) as journal:
         encoder = _Encoder(tokenizer, names, record, dataset.name)
-        facts = {split: encoder.write(dataset / f"{split}.parquet", output) for split in SPLITS}
+        files = (dataset / f"{split}.parquet" for split in SPLITS)
+        facts = {file.stem: encoder.write(file, output, journal) for file in files}
         held_out = chain.from_iterable(read_documents(dataset / "test.parquet"))
         write_groups(output, "test", map(group_of, held_out))
         write_manifest(
@@ -99,35 +109,38 @@ class _Encoder:
         self._tokenizer, self._record, self._dataset = tokenizer, record, dataset
         self._numbers = {name: number for number, name in enumerate(names, 1)}
 
-    def write(self, file: Path, output: Path) -> dict[str, Any]:
+    def write(self, file: Path, output: Path, journal: Journal) -> dict[str, Any]:
         """Write a split; returns its facts."""
-        cut_documents = cut_words = 0
-        with RowsWriter(output, file.stem) as writer:
+        with RowsWriter(output, file.stem, journal=journal) as writer:
             tags_file = writer.open(_TEST_TAGS) if file.stem == "test" else None
-            for documents in progress(read_documents(file), f"tokenize {output.name}", "window"):
+            for documents in follow_documents(file, f"tokenize {output.name}", writer.num_resumed):
+                counts = Counts()
                 rows = np.zeros(len(documents), self._record)
                 rows["tokens"] = self._tokenizer.pad_token_id
                 for number, document in enumerate(documents):
-                    tags, firsts, cut = self._fill(rows[number : number + 1], document)
-                    if file.stem == "train":
-                        self.prior += np.bincount(tags - 1, minlength=len(self.prior))
-                    cut_documents += bool(cut)
-                    cut_words += cut
+                    tags, firsts, cut, unread = self._fill(rows[number : number + 1], document)
+                    counts.update(("tag", str(tag)) for tag in tags.tolist())
+                    counts.update(("unread", word) for word in unread)
+                    counts["cut_documents",] += bool(cut)
+                    counts["cut_words",] += cut
                     if tags_file:
                         signed = np.append(np.where(firsts < 0, -tags, tags), 0)
                         tags_file.write(signed.astype("<i4").tobytes())
-                writer.add(rows, weight=int(np.count_nonzero(rows["labels"])))
-            facts = writer.facts()
-        return {**facts, "cut_documents": cut_documents, "cut_words": cut_words}
+                writer.add(rows, int(np.count_nonzero(rows["labels"])), counts)
+            facts, counts = writer.facts(), writer.counts
+        self.unread.update({word[0]: n for (name, *word), n in counts.items() if name == "unread"})
+        if file.stem == "train":
+            self.prior[:] = [counts["tag", str(number)] for number in self._numbers.values()]
+        return facts | {name: counts[name,] for name in ("cut_documents", "cut_words")}
 
     def _fill(
         self, row: NDArray[np.void], document: Document
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], int, list[str]]:
         """Write a text into a row, shape (1,).
 
         Returns:
-            The number of each word's tag, from 1; the position of its first token, or -1; and how
-            many words the row was cut before.
+            The number of each word's tag, from 1; the position of its first token, or -1; how many
+            words the row was cut before; and the others that have no token.
         """
         words, size = words_of(document), self._record["tokens"].shape[0]
         text = " ".join(words)
@@ -148,8 +161,8 @@ class _Encoder:
             places = np.flatnonzero(there)
             inside[:] = False
             inside[places.min(initial=len(words)) : places.max(initial=-1) + 1] = True
-        self.unread.update(words[place] for place in np.flatnonzero(inside & ~there))
-        return tags, firsts, int((~inside).sum())
+        unread = [words[place] for place in np.flatnonzero(inside & ~there)]
+        return tags, firsts, int((~inside).sum()), unread
 
     def _tags(self, document: Document) -> NDArray[np.int64]:
         names = tags_of(document)
