@@ -21,6 +21,8 @@ from moray.proofs.comparison import Comparison
 _BYTES_PER_SECOND = 30e6
 _FEW_SECONDS, _SHARE = 3.0, 0.02
 _TOO_LARGE = "reading the rows again takes too long"
+# Documents may have megabytes; the reader's default is 65,536 of them.
+_ROWS_AT_ONCE = 256
 # Columns that say where a row belongs or comes from, which isn't content.
 _NO_CONTENT = ("group", "place")
 
@@ -154,5 +156,5 @@ def _number(text: str) -> str:
 
 def _batches(path: Path, columns: list[str] | None = None) -> Iterable[list[dict[str, Any]]]:
     with pq.ParquetFile(path) as table:
-        for batch in table.iter_batches(columns=columns):
+        for batch in table.iter_batches(_ROWS_AT_ONCE, columns=columns):
             yield batch.to_pylist()
