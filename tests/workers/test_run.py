@@ -3,6 +3,7 @@
 import atexit
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,14 @@ def test_a_worker_that_is_lost_while_the_function_is_sent_is_replaced(launch: La
     """Ray Train takes this for a failure of its controller, which it doesn't retry."""
     argument = LostOnArrival(launch.folder / "arrivals")
     assert run_on_workers(rank_of, argument, launch) == [0, 1]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("launch", ["ray"], indirect=True)
+def test_workers_that_do_not_start_in_time_cost_one_line(launch: Launch) -> None:
+    ray = Ray(num_workers=2, max_failures=0, start_timeout=0.1)
+    with pytest.raises(UserError, match=r"^runs\.name\.ray\.start_timeout: .* in 0\.1 s, though"):
+        run_on_workers(sum_and_rank, 10, replace(launch, ray=ray))
 
 
 def raise_always(error: Exception, worker: Worker) -> None:

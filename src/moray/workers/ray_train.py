@@ -144,10 +144,9 @@ def _run(
     # The nodes of a local Ray can't be lost by themselves.
     presence = None if launch.ray.address == "local" else _Presence()
     number, fewest = layout.num_workers, layout.min_workers
-    if presence:
-        # How long Ray Train waits for room for workers before it considers their number again.
-        seconds = launch.ray.start_timeout if fewest is None else _SECONDS_BETWEEN_SIZES
-        os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = f"{seconds:g}"
+    # How long Ray Train waits for workers to start before it considers their number again.
+    seconds = launch.ray.start_timeout if fewest is None else _SECONDS_BETWEEN_SIZES
+    os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = f"{seconds:g}"
     work: Callable[[], list[Result] | None] = partial(
         _work, entry_point, argument, launch.folder, presence
     )
@@ -189,7 +188,20 @@ def _run(
             error.controller_failure, RayActorError
         ):
             raise _LostWhileStartingError(last_line) from error
+        if _is_startup_timeout(error):
+            raise UserError(
+                f"{launch.path}.start_timeout",
+                f"the workers didn't start in {seconds:g} s, though the machine has room for them",
+                "end other programs, raise it, or set train.launcher to torchrun, which starts "
+                "fewer processes; the same command continues",
+            ) from error
         raise WorkersFailedError(last_line) from error
+
+
+def _is_startup_timeout(error: Exception) -> bool:
+    failure = getattr(error, "controller_failure", None)
+    # The class isn't public.
+    return type(failure).__name__ == "WorkerGroupStartupTimeoutError"
 
 
 def _work(

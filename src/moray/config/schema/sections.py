@@ -196,7 +196,8 @@ class Ray(Section):
         300.0,
         gt=0,
         description="Seconds that a run on a cluster waits without a live worker before it fails. "
-        "The time that workers take to start counts.",
+        "The time that workers take to start counts. On this machine, seconds for workers to "
+        "start, which can be a minute if others use the cores too.",
     )
     upload_package: bool = execution_only(
         False,
