@@ -146,7 +146,7 @@ def test_a_worker_that_is_lost_while_the_function_is_sent_is_replaced(launch: La
     assert run_on_workers(rank_of, argument, launch) == [0, 1]
 
 
-@pytest.mark.long
+@pytest.mark.release
 @pytest.mark.parametrize("launch", ["ray"], indirect=True)
 def test_workers_that_do_not_start_in_time_cost_one_line(launch: Launch) -> None:
     ray = Ray(num_workers=2, max_failures=0, start_timeout=0.1)
