@@ -75,11 +75,12 @@ def test_preference_adds_a_run_to_the_chain(task: str, run: str) -> None:
         assert plan.train_config(experiment, run) == plan.train_config(default, run)
 
 
-def test_a_student_of_a_third_of_the_size_has_the_first_run_as_its_teacher() -> None:
-    experiment = experiment_of("distillation.yaml")
+def test_a_student_of_a_third_of_the_size_has_the_second_run_as_its_teacher() -> None:
+    experiment, default = experiment_of("distillation.yaml"), experiment_of()
     assert list(experiment.runs) == ["base", "tuned", "student"]
-    assert experiment.teachers("student") == ["base"]
-    assert plan.train_config(experiment, "base") == plan.train_config(experiment_of(), "base")
+    assert experiment.teachers("student") == ["tuned"]
+    for run in default.runs:
+        assert plan.train_config(experiment, run) == plan.train_config(default, run)
 
 
 OF_DEFAULT = ENGINES | {
