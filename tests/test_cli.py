@@ -50,7 +50,7 @@ def test_verify_names_some_of_many_sources_that_are_gone(
     done = CliRunner().invoke(app, ["verify", "dataset.json"])
     assert done.exit_code == 0
     *lines, more, end = done.stdout.splitlines()
-    assert lines == [f"not checked: {file} isn't there any more" for file in [*files][:10]]
+    assert lines == [f"not checked: {file} no longer exists" for file in [*files][:10]]
     assert more == "not checked: 15 more files aren't there any more"
     assert end == "1 result checked, nothing broken"
 

@@ -59,7 +59,7 @@ def verify(
     for line in verification.broken:
         typer.echo(f"broken: {line}")
     for path in verification.missing[:_MOST_MISSING]:
-        typer.echo(f"not checked: {path} isn't there any more")
+        typer.echo(f"not checked: {path} no longer exists")
     if more := len(verification.missing[_MOST_MISSING:]):
         typer.echo(f"not checked: {more:,} more files aren't there any more")
     count, broken = len(verification.checked), len(verification.broken)

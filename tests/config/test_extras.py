@@ -52,7 +52,7 @@ def test_what_is_not_there_is_named(
     with pytest.raises(ConfigError) as raised:
         extras.check_all_there(experiment)
     assert str(raised.value) == (
-        f"{path}: needs moray/extras/{folder}, which isn't there; put the folder back, or remove "
+        f"{path}: needs moray/extras/{folder}, which was deleted; put the folder back, or remove "
         "the key"
     )
 

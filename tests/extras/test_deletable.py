@@ -83,7 +83,7 @@ def test_a_config_that_asks_for_it_is_refused(tmp_path: Path) -> None:
     project.configure(["runs", "tuned", "gguf"], {})
     done = project.snakemake("--dry-run", "eval")
     assert done.returncode == 1
-    assert "runs.tuned.gguf: needs moray/extras/gguf, which isn't there; " in done.stderr
+    assert "runs.tuned.gguf: needs moray/extras/gguf, which was deleted; " in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -35,6 +35,11 @@ def test_figures_are_equal_to_within_the_tolerance(
     assert figures(here, plain, tolerance=tolerance).holds == holds
 
 
+@pytest.mark.parametrize(("plain", "holds"), [(1.09, True), (1.11, False)])
+def test_what_rounding_explains_is_no_difference(plain: float, holds: bool) -> None:
+    assert figures(1.0, plain, tolerance=1e-2, rounding=0.1).holds == holds
+
+
 def test_a_difference_is_refused_with_both_figures_and_a_remedy() -> None:
     with pytest.raises(UserError) as caught:
         conclude([figures(1.0, 2.0)], "refuse", "runs.tuned")

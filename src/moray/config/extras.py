@@ -68,7 +68,7 @@ def check_all_there(experiment: Experiment) -> None:
             if not is_there(folder):
                 fault = UserError(
                     f"runs.{name}.{key}".rstrip("."),
-                    f"needs moray/extras/{folder}, which isn't there",
+                    f"needs moray/extras/{folder}, which was deleted",
                     "put the folder back, or remove the key",
                 )
                 faults.setdefault(folder, fault)

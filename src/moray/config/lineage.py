@@ -25,7 +25,7 @@ def faults_of_name(
 
 
 def faults_of_start(experiment: Experiment, path: str, model: ModelOrRun) -> Iterator[UserError]:
-    """A fault if a model, another run or the best of a sweep, named by a key, isn't there."""
+    """A fault if a model, another run or the best of a sweep, named by a key, doesn't exist."""
     if isinstance(model, str):
         reference = "run" if model in experiment.runs else "best"
         if model in experiment.models or model not in {*experiment.runs, *experiment.sweeps}:

@@ -28,7 +28,7 @@ class Push(Section):
 
     repo: str = Field(
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$",
-        description="Repository of the Hub, `owner/name`. It is created if it isn't there. Each "
+        description="Repository of the Hub, `owner/name`. It is created if it doesn't exist. Each "
         "run needs one of its own.",
     )
     private: bool = Field(
