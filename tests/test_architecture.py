@@ -43,7 +43,7 @@ TRAIN_FLOORS = [
     {"driver"},
     {"loop"},
     {"failures", "proof"},
-    {"checkpoint"},
+    {"checkpoint", "preemption"},
     {"engine", "micro_batch", "step", "supervision"},
     {"kernels", "strategies"},
     {"checks"},

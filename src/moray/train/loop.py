@@ -24,6 +24,7 @@ from moray.train.engine import build, compute_deterministically
 from moray.train.failures import DIVERGED, collective_timeout, exit_on_stall, explain_failures
 from moray.train.micro_batch import halve_on_out_of_memory, with_micro_batch_size
 from moray.train.performance import MeanLoss, Stopwatch, manual_gc, profiled
+from moray.train.preemption import Notices
 from moray.train.proof import FirstStep, loss_of_few
 from moray.train.schedule import learning_rate
 from moray.train.spec import RunSpec
@@ -43,6 +44,7 @@ from moray.train.supervision import Request, Requests, prunes_of
 from moray.train.task import Task, task_of
 from moray.workers.collectives import sum_over_workers
 from moray.workers.entry import Worker
+from moray.workers.preemption import PreemptedError
 
 
 def train(spec: RunSpec, worker: Worker) -> dict[str, Any]:
@@ -54,6 +56,7 @@ def train(spec: RunSpec, worker: Worker) -> dict[str, Any]:
     Raises:
         UserError: on all workers, if a gradient is not finite (nothing has been saved since), or
             if the disk is full.
+        PreemptedError: on all workers, if a node is about to be taken away; the last step is saved.
     """
     torch.set_num_threads(spec.threads)
     configured, spec = spec, with_micro_batch_size(spec, worker)
@@ -97,7 +100,8 @@ def _train(
         notes = [describe_mixture(spec, mixture, num_steps), built.note]
         for note in filter(None, [spec.note] if first_step else notes):
             history.append(step=first_step, num_steps=num_steps, note=note)
-    places = Requests(storage.run_place), prunes_of(storage.records.place)
+    notices = Notices(worker.notice)
+    places = Requests(storage.run_place), prunes_of(storage.records.place), notices
     saver = Saver(storage, settings.save_total_limit, collective_timeout(settings))
     stopwatch = Stopwatch(
         worker, task.unit, size * task.units_per_row, size * built.flops_per_row, first_step
@@ -122,7 +126,7 @@ def _train(
             spec, worker, strategy, task, mixture, history, built.flops_per_row, num_steps * size
         )
 
-    done = looked_at = first_step
+    done = looked_at = saved_step = first_step
     reached(done)
     # What was computed before isn't a part of the first steps.
     stopwatch.start(done)
@@ -142,6 +146,8 @@ def _train(
         request = max(place.pending() for place in places) if worker.rank == 0 else Request.NONE
         weight, number = sum_over_workers(torch.tensor((feed.weight, request))).tolist()
         request = Request(number)
+        if request is Request.LEAVE and done == saved_step:
+            break
         prepare(built.module, feed.batches, weight, settings, worker)
         losses.add(gradients(strategy, feed.batches, weight, settings, worker))
         rate = learning_rate(settings, done, num_steps)
@@ -202,18 +208,26 @@ def _train(
             if history:
                 history.sync()
             saver.save(done, strategy.state() | built.statistics.state() | losses.state(), best)
+            saved_step = done
         if request:
             saver.finish()
+            if history and (news := notices.describe(done)):
+                history.append(step=done, num_steps=num_steps, note=news)
             if worker.rank == 0:
                 for place in places:
                     place.done(request)
-        if request in (Request.PRUNE, Request.STOP):
+        if request in (Request.LEAVE, Request.PRUNE, Request.STOP):
             break
         collect()
         stopwatch.start(done)
     saver.finish()
     best = evaluations.best if settings.load_best_model_at_end else None
     ended = evaluations.stop or done == num_steps
+    if request is Request.LEAVE and not ended:
+        if history:
+            note = notices.describe_leaving(done)
+            history.append(step=done, num_steps=num_steps, note=note)
+        raise PreemptedError(f"at step {done}")
     if history and best and ended and done > first_step:
         history.compare_with_start(best, evaluations.losses[best], done, num_steps)
     return {

@@ -41,9 +41,11 @@ class Request(IntEnum):
 
     NONE = 0
     SAVE = 1
-    PRUNE = 2
+    LEAVE = 2
+    """Of a notice, so never a file: save a checkpoint and start again on other nodes."""
+    PRUNE = 3
     """Of a search: save a checkpoint and stop, because other settings are better."""
-    STOP = 3
+    STOP = 4
 
 
 class Requests:

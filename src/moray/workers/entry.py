@@ -22,6 +22,7 @@ from moray.console import progress
 from moray.errors import UserError
 from moray.workers.collectives import gather
 from moray.workers.memory import keep_freed_memory
+from moray.workers.preemption import Notice, no_notice
 from moray.workers.repeats import end_on_repeated_error
 
 # Files of all workers.
@@ -38,11 +39,16 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Worker:
-    """A worker's position among the others."""
+    """A worker's position among the others.
+
+    Attributes:
+        notice: gives the newest notice that nodes are about to be taken away, without waiting.
+    """
 
     rank: int
     world_size: int
     device: torch.device
+    notice: Callable[[], Notice | None] = no_notice
 
 
 # A module-level function, so that it can be pickled by name.

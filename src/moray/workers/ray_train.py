@@ -8,7 +8,7 @@ from concurrent.futures import wait
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from moray.background import call_repeatedly, in_thread
 from moray.config.layout import Layout
@@ -17,6 +17,7 @@ from moray.errors import UserError
 from moray.workers.cluster import connect_ray, lack
 from moray.workers.entry import Argument, EntryPoint, Result, Worker, run_entry_point
 from moray.workers.launch import Launch, WorkersFailedError, worker_resources
+from moray.workers.preemption import PreemptedError, no_notice, notices_of_ray
 
 _REPORT_SECONDS = 2.0
 _POLL_SECONDS = 1.0
@@ -25,6 +26,10 @@ _SECONDS_BEFORE_LINE = 10.0
 # Ray Train's view of an elastic run's resources is up to 20 s old, so it may try a size for which
 # there is no room any more.
 _SECONDS_BETWEEN_SIZES = 5.0
+
+# What a worker returns that is to be started again. To Ray Train, it has ended well: an error would
+# count as a failure.
+_PREEMPTED: Literal["preempted"] = "preempted"
 
 
 class _LostWhileStartingError(Exception):
@@ -147,36 +152,38 @@ def _run(
     # How long Ray Train waits for workers to start before it considers their number again.
     seconds = launch.ray.start_timeout if fewest is None else _SECONDS_BETWEEN_SIZES
     os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = f"{seconds:g}"
-    work: Callable[[], list[Result] | None] = partial(
+    work: Callable[[], list[Result] | Literal["preempted"] | None] = partial(
         _work, entry_point, argument, launch.folder, presence
-    )
-    trainer = TorchTrainer(
-        work,
-        torch_config=TorchConfig(
-            # Checkpoints go through main memory, and so through gloo, on GPUs too.
-            backend="cpu:gloo,cuda:nccl" if layout.use_gpu else "gloo",
-            timeout_s=round(launch.timeout),
-        ),
-        scaling_config=ScalingConfig(
-            num_workers=number if fewest is None else (fewest, number),
-            use_gpu=layout.use_gpu,
-            resources_per_worker=worker_resources(launch.ray, layout),
-        ),
-        run_config=RunConfig(
-            # Ray's run state doesn't survive a crash, so each start gets a new one.
-            name=f"attempt-{uuid.uuid4().hex[:8]}",
-            storage_path=str(launch.folder / "ray"),
-            failure_config=FailureConfig(
-                max_failures=launch.ray.max_failures,
-                # On a cluster, failed starts end with `start_timeout`, however many there are.
-                controller_failure_limit=-1 if presence else launch.ray.max_failures,
-            ),
-        ),
     )
 
     def fit() -> list[Result] | None:
-        results: list[Result] | None = trainer.fit().return_value
-        return results
+        trainer = TorchTrainer(
+            work,
+            torch_config=TorchConfig(
+                # Checkpoints go through main memory, and so through gloo, on GPUs too.
+                backend="cpu:gloo,cuda:nccl" if layout.use_gpu else "gloo",
+                timeout_s=round(launch.timeout),
+            ),
+            scaling_config=ScalingConfig(
+                num_workers=number if fewest is None else (fewest, number),
+                use_gpu=layout.use_gpu,
+                resources_per_worker=worker_resources(launch.ray, layout),
+            ),
+            run_config=RunConfig(
+                # Ray's run state doesn't survive a crash, so each start gets a new one.
+                name=f"attempt-{uuid.uuid4().hex[:8]}",
+                storage_path=str(launch.folder / "ray"),
+                failure_config=FailureConfig(
+                    max_failures=launch.ray.max_failures,
+                    # On a cluster, failed starts end with `start_timeout`, however many there are.
+                    controller_failure_limit=-1 if presence else launch.ray.max_failures,
+                    # Of workers that are still there when their node is taken away.
+                    max_preemption_failures=-1,
+                ),
+            ),
+        )
+        results: list[Result] | Literal["preempted"] | None = trainer.fit().return_value
+        return fit() if results == _PREEMPTED else results
 
     try:
         if presence is None:
@@ -209,13 +216,17 @@ def _work(
     argument: Argument,
     folder: Path,
     presence: _Presence | None,
-) -> list[Result] | None:
+) -> list[Result] | Literal["preempted"] | None:
     import ray.train
     import ray.train.torch
 
-    context = ray.train.get_context()
-    worker = Worker(
-        context.get_world_rank(), context.get_world_size(), ray.train.torch.get_device()
-    )
-    with presence.report_presence() if presence else nullcontext():
-        return run_entry_point(entry_point, argument, worker, folder)
+    context, device = ray.train.get_context(), ray.train.torch.get_device()
+    with (
+        presence.report_presence() if presence else nullcontext(),
+        notices_of_ray() if presence else nullcontext(no_notice) as notice,
+    ):
+        worker = Worker(context.get_world_rank(), context.get_world_size(), device, notice)
+        try:
+            return run_entry_point(entry_point, argument, worker, folder)
+        except PreemptedError:
+            return _PREEMPTED

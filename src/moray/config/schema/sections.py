@@ -190,7 +190,10 @@ class Ray(Section):
         )
     )
     max_failures: int = execution_only(
-        3, ge=0, description="How many times lost workers are replaced before the run fails."
+        3,
+        ge=0,
+        description="How many times lost workers are replaced before the run fails. Nodes that are "
+        "taken away with a notice don't count.",
     )
     start_timeout: float = execution_only(
         300.0,
