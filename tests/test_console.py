@@ -98,14 +98,22 @@ print(len(os.listdir("/dev/fd")) - len(before))
 
 
 def test_progress_is_reported_in_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
-    script = (
-        "from moray import console\n"
-        "console._SECONDS_BETWEEN_LINES = -1\n"
-        "assert list(console.progress('abc', 'tokenize train', 'window', 3)) == ['a', 'b', 'c']\n"
-        "assert list(console.progress('a', 'download notes', 'row')) == ['a']\n"
-    )
-    reported = [f"tokenize train: {number} of 3 windows\n" for number in (1, 2, 3)]
-    assert run(script, tmp_path / "log") == ("", "".join(reported) + "download notes: 1 rows\n", "")
+    """They say how fast it goes and, if the total is known, how long it still takes."""
+    script = """
+from moray import console
+console._SECONDS_BETWEEN_LINES = 0
+clock = iter(range(0, 10_000, 8))
+console.time.monotonic = lambda: next(clock)
+assert list(console.progress("abc", "tokenize train", "window", 500, start=100)) == [*"abc"]
+assert list(console.progress("a", "download notes", "row")) == ["a"]
+"""
+    reported = [
+        "tokenize train: 101 of 500 windows, 0.125/s, 53:12 left",
+        "tokenize train: 102 of 500 windows, 0.125/s, 53:04 left",
+        "tokenize train: 103 of 500 windows, 0.125/s, 52:56 left",
+        "download notes: 1 rows, 0.125/s",
+    ]
+    assert run(script, tmp_path / "log") == ("", "\n".join(reported) + "\n", "")
 
 
 def test_a_short_loop_tells_nothing(tmp_path: Path) -> None:

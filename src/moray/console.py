@@ -48,12 +48,15 @@ def progress(
         return
     of_all = f" of {total:,}" if total else ""
     plural = f"{unit}es" if unit.endswith("ch") else f"{unit}s"
-    shown_at = time.monotonic()
+    began = shown_at = time.monotonic()
     for number, item in enumerate(items, start + 1):
         yield item
-        if time.monotonic() - shown_at > _SECONDS_BETWEEN_LINES:
-            say(f"{label}: {number:,}{of_all} {plural}")
-            shown_at = time.monotonic()
+        now = time.monotonic()
+        if now - shown_at > _SECONDS_BETWEEN_LINES:
+            rate = (number - start) / (now - began)
+            left = f", {tqdm.format_interval((total - number) / rate)} left" if total else ""
+            say(f"{label}: {number:,}{of_all} {plural}, {rate:,.3g}/s{left}")
+            shown_at = now
 
 
 @contextmanager

@@ -290,6 +290,18 @@ FAULTS: list[tuple[str, object, str]] = [
     ),
     (
         "datasets.x",
+        {"source": "files", "path": "x", "split_by": "tail", "deduplicate": "exact"},
+        ".deduplicate: exact needs split_by: hash, as split_by: tail cuts one text; remove one of "
+        "both",
+    ),
+    (
+        "datasets.x",
+        {"source": "files", "path": "x", "format": "preference", "deduplicate": "near"},
+        ".deduplicate: near needs format: text, prompt-completion, instruction, messages, got "
+        "format: preference, whose rows differ in more than their words; set it to exact",
+    ),
+    (
+        "datasets.x",
         {"source": "files", "path": "x", "split_by": "tail", "columns": {"group": "patient"}},
         ".columns.group: split_by: tail cuts the text where a share ends, and can't keep groups "
         "together; remove columns.group, or set split_by: hash",

@@ -8,17 +8,9 @@ from small_config import HUB, MADE_UP, ON_THE_FLY, TABLE, URL, config_with, faul
 
 from moray.config.load import load_experiment
 from moray.config.schema.base import Section
-from moray.config.schema.datasets import (
-    Digits,
-    HubDataset,
-    Idx,
-    ImageFolder,
-    LocalFiles,
-    PythonStdlib,
-    Synthetic,
-    Url,
-)
+from moray.config.schema.datasets import HubDataset, LocalFiles, PythonStdlib, Synthetic, Url
 from moray.config.schema.experiment import Sections
+from moray.config.schema.image_datasets import Digits, Idx, ImageFolder
 from moray.config.schema.models import (
     HubModel,
     PathModel,

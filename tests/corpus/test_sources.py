@@ -12,7 +12,8 @@ import pytest
 from pydantic import TypeAdapter
 
 from moray.config.schema import datasets
-from moray.config.schema.datasets import Dataset, Source
+from moray.config.schema.datasets import Dataset
+from moray.config.schema.sources import Source
 from moray.config.tasks import source_module
 from moray.corpus.hub import load
 from moray.corpus.sources import open_source

@@ -19,6 +19,10 @@ rule decode:
         proofs=lambda wildcards, input: EXPERIMENT.proofs_of_dataset(
             STORES[wildcards.store][1]
         ),
+        # Where it is executed doesn't change the store.
+        execution=lambda wildcards, input: layout.store_execution(
+            EXPERIMENT, STORES[wildcards.store][0]
+        ),
     message:
         "decode {wildcards.store}"
     script:

@@ -31,6 +31,10 @@ rule tokenize:
             EXPERIMENT, STORES[wildcards.store][1]
         ),
         files=lambda wildcards, input: DATASET_FILES[STORES[wildcards.store][1]],
+        # Where it is executed doesn't change the store.
+        execution=lambda wildcards, input: layout.store_execution(
+            EXPERIMENT, STORES[wildcards.store][0]
+        ),
     message:
         "tokenize {wildcards.store}"
     script:

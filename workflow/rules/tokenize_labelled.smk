@@ -21,6 +21,10 @@ rule tokenize_labelled:
         version=lambda wildcards, input: version_of(
             "tokenize_labelled", task_of(STORES[wildcards.store][0])
         ),
+        # Where it is executed doesn't change the store.
+        execution=lambda wildcards, input: layout.store_execution(
+            EXPERIMENT, STORES[wildcards.store][0]
+        ),
     message:
         "tokenize {wildcards.store}"
     script:

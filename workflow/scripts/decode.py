@@ -14,4 +14,5 @@ with stage(snakemake.log[0]):
         cfg=snakemake.params.cfg,
         proofs=snakemake.params.proofs,
         code=snakemake.params.version,
+        execution=snakemake.params.execution,
     )

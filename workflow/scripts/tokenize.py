@@ -16,4 +16,5 @@ with stage(snakemake.log[0]):
         files=snakemake.params.files,
         proofs=snakemake.params.proofs,
         code=snakemake.params.version,
+        execution=snakemake.params.execution,
     )

@@ -15,4 +15,5 @@ with stage(snakemake.log[0]):
         output=Path(snakemake.output[0]).parent,
         cfg=cfg,
         code=snakemake.params.version,
+        execution=snakemake.params.execution,
     )

@@ -15,6 +15,7 @@ from moray.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
     # The command lists its extras, and needs no pydantic for that.
+    from moray.config.schema.datasets import Dataset
     from moray.config.schema.experiment import Experiment, Run
 
 _FOLDERS = Path(__file__).parents[1] / "extras"
@@ -41,6 +42,8 @@ QUANTIZED = {"4bit": "quantized_base", "8bit": "quantized_base"}
 # `step_in_fp32`, the norm of their gradients as `norm_of`, and says by `check_weights` which models
 # it doesn't take.
 WEIGHTS = {"bf16": "bf16_weights"}
+# That of each way to find copies of rows but `exact`; its module `min_hash` has `NearCopies`.
+COPIES = {"near": "near_copies"}
 # That of each kind of object store, by the scheme of its URLs; its module of that name has the
 # objects there as `Store`, and `bucket` the state of a run.
 SCHEMES = {"gs": "object_store", "s3": "object_store"}
@@ -63,17 +66,28 @@ def check_all_there(experiment: Experiment) -> None:
         ConfigError: with a line for each that isn't.
     """
     faults: dict[str, UserError] = {}
-    for name, run in experiment.runs.items():
-        for key, folder in _asked_for(name, run):
+    sections = [(f"runs.{name}", _asked_for(name, run)) for name, run in experiment.runs.items()]
+    sections += [
+        (f"datasets.{name}", _asked_for_by_dataset(dataset))
+        for name, dataset in experiment.datasets.items()
+    ]
+    for path, asked in sections:
+        for key, folder in asked:
             if not is_there(folder):
                 fault = UserError(
-                    f"runs.{name}.{key}".rstrip("."),
+                    f"{path}.{key}".rstrip("."),
                     f"needs moray/extras/{folder}, which was deleted",
                     "put the folder back, or remove the key",
                 )
                 faults.setdefault(folder, fault)
     if faults:
         raise ConfigError(list(faults.values()))
+
+
+def _asked_for_by_dataset(dataset: Dataset) -> Iterator[tuple[str, str]]:
+    way = getattr(dataset, "deduplicate", "")
+    if way in COPIES:
+        yield "deduplicate", COPIES[way]
 
 
 def _asked_for(name: str, run: Run) -> Iterator[tuple[str, str]]:

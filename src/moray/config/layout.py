@@ -192,6 +192,16 @@ def evaluation_execution(
     }
 
 
+def store_execution(experiment: Experiment, run: str) -> dict[str, Any]:
+    """The settings of writing a store of a run that don't change it: where Ray's tasks run."""
+    section = experiment.runs[run]
+    return {
+        "run": run,
+        "launcher": section.train.launcher,
+        "ray": execution_keys(section.ray),
+    }
+
+
 def on_cores_of(experiment: Experiment, run: str, stage: Stage, cores: int) -> Ray:
     """The `ray` section of a run's stage that has some of this machine's cores; see `on_cores`."""
     section = experiment.runs[run]

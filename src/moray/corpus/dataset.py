@@ -7,6 +7,7 @@ source. Row groups are limited in bytes, because later stages hold one in memory
 import hashlib
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
@@ -14,7 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from moray.config.tasks import FORMATS, FormatName
-from moray.console import progress
 from moray.errors import UserError
 from moray.provenance.manifest import DATASET, sha256_file, write_json
 
@@ -274,12 +274,21 @@ def num_groups(file: Path) -> int:
         return int(table.num_row_groups)
 
 
+def num_bytes(file: Path) -> int:
+    """Number of bytes of a split, without compression."""
+    return sum(_sizes_of_groups(file))
+
+
 def share_of_group(file: Path, group: int) -> float:
     """Fraction of a split's bytes that are in a row group."""
+    sizes = _sizes_of_groups(file)
+    return sizes[group] / sum(sizes)
+
+
+def _sizes_of_groups(file: Path) -> list[int]:
     metadata = pq.read_metadata(file)
     groups = map(metadata.row_group, range(metadata.num_row_groups))
-    sizes = [content.total_byte_size for content in groups]
-    return float(sizes[group] / sum(sizes))
+    return [int(content.total_byte_size) for content in groups]
 
 
 def read_group(file: Path, group: int) -> list[Document]:
@@ -288,23 +297,35 @@ def read_group(file: Path, group: int) -> list[Document]:
         return _documents(table.read_row_group(group))
 
 
-def num_documents(file: Path, groups: int) -> int:
-    """Number of documents in the first row groups of a split."""
-    metadata = pq.read_metadata(file)
-    return sum(metadata.row_group(group).num_rows for group in range(groups))
+@dataclass(frozen=True)
+class RowGroup:
+    """A row group of a split, as it is in the file.
+
+    Attributes:
+        first_document: number of its first document in the split.
+    """
+
+    table: pa.Table
+    first_document: int
+
+    def documents(self) -> list[Document]:
+        return _documents(self.table)
 
 
-def read_documents(file: Path, start: int = 0) -> Iterator[list[Document]]:
-    """The documents of a split, a row group at a time, from one of them on."""
+def read_groups(file: Path, start: int = 0) -> Iterator[RowGroup]:
+    """The row groups of a split, from one of them on."""
     with pq.ParquetFile(file) as table:
+        before = (table.metadata.row_group(group).num_rows for group in range(start))
+        first_document = sum(before)
         for group in range(start, table.num_row_groups):
-            yield _documents(table.read_row_group(group))
+            content = table.read_row_group(group)
+            yield RowGroup(content, first_document)
+            first_document += content.num_rows
 
 
-def follow_documents(file: Path, label: str, start: int = 0) -> Iterator[list[Document]]:
-    """The documents of a split, a row group at a time, from one of them on, with their progress."""
-    groups = read_documents(file, start)
-    return progress(groups, label, "window", num_groups(file), start)
+def read_documents(file: Path) -> Iterator[list[Document]]:
+    """The documents of a split, a row group at a time."""
+    return (group.documents() for group in read_groups(file))
 
 
 def _documents(table: pa.Table) -> list[Document]:

@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from itertools import chain
+from itertools import chain, repeat
 
 from moray.corpus.contradictions import Contradictions
+from moray.corpus.copies import Copies, Copy
 from moray.corpus.dataset import Document, content, digest, group_of, is_blank
 
 Documents = Callable[[], Iterator[Document]]
@@ -19,12 +20,15 @@ def by_hash(
     blanks: Counter[str],
     related: Counter[str],
     contradictions: Contradictions,
+    copies: Copies | None = None,
+    near: Counter[Copy] | None = None,
 ) -> Iterator[tuple[str, Document]]:
     """Assign each document of train to a split by the hash of its group, see `group_of`.
 
     A document's split doesn't depend on the other documents. If exact duplicates fall into
     different splits, test keeps its copy before validation, and validation before train. Within
-    test and within validation, one copy is kept. Blank documents are dropped.
+    test and within validation, one copy is kept. Blank documents are dropped. Documents of train
+    that are copies of another one are dropped, if copies are looked for.
 
     Args:
         splits: the source's splits, including `train`; each call of a split's function returns its
@@ -34,15 +38,21 @@ def by_hash(
         related: at the end, updated with the number of documents in each split that the source
             holds out whose group is in train.
         contradictions: gets each document.
+        copies: gets each document; None to keep copies within train.
+        near: updated with the number of documents of train that are near copies, by kind.
     """
     held_out: dict[str, set[bytes]] = {"test": set(), "validation": set()}
     groups = {split: Counter[bytes]() for split in splits if split != "train"}
     for split, document in _documents_of(splits, validation, test):
+        identity = digest(content(document)) if copies or split != "train" else b""
         if split != "train":
-            held_out[split].add(digest(content(document)))
+            held_out[split].add(identity)
+        if copies and not is_blank(document):
+            copies.note(split, document, identity)
     test_only, validation_only = held_out["test"], held_out["validation"] - held_out["test"]
     unwritten = {"test": set(test_only), "validation": set(validation_only)}
     train_groups: set[bytes] = set()
+    kinds = iter(copies.find().tolist()) if copies else repeat(Copy.NONE)
     for split, document in _documents_of(splits, validation, test):
         if is_blank(document):
             blanks[split] += 1
@@ -50,13 +60,19 @@ def by_hash(
         whole = content(document)
         identity = digest(whole)
         contradictions.note(document, identity)
+        kind = Copy.NONE
         if split == "train":
+            kind = Copy(next(kinds))
             keep = identity not in test_only and identity not in validation_only
         else:
             keep = identity in unwritten[split]
             unwritten[split].discard(identity)
-        if not keep:
+        if not keep or kind is Copy.EXACT:
             duplicates[split] += 1
+            continue
+        if kind is not Copy.NONE:
+            assert near is not None
+            near[kind] += 1
             continue
         # Documents of train with the content of a held-out one are left out.
         if groups and (group := group_of(document)) != whole:

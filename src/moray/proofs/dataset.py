@@ -65,7 +65,8 @@ def compare_dataset(
 def _num_accounted_for(description: Mapping[str, Any]) -> int:
     """The rows that were kept, or dropped for a reason."""
     in_splits = sum(split["rows"] for split in description["splits"].values())
-    dropped = sum(sum(description[kind].values()) for kind in ("duplicates", "blanks"))
+    kinds = ("duplicates", "blanks", "near_copies")
+    dropped = sum(sum(description.get(kind, {}).values()) for kind in kinds)
     bad = sum(reason["rows"] for reason in description.get("bad_rows", ()))
     return int(in_splits + dropped + bad)
 

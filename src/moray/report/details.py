@@ -246,6 +246,8 @@ def _data_remarks(run: Run) -> Iterator[tuple[str, str]]:
     for name, description in lineage.get("datasets", {}).items():
         if copies := sum(description.get("duplicates", {}).values()):
             yield "note", f"dataset {name}: {copies:,} duplicates left out"
+        if copies := sum(description.get("near_copies", {}).values()):
+            yield "note", f"dataset {name}: {copies:,} near copies left out"
     inputs = lineage.get("inputs", {})
     stores = tuple(f"{one.prepared}/" for one in MODALITIES.values() if one.has_tokens)
     for path in inputs:

@@ -10,7 +10,7 @@ from moray.provenance.manifest import DATASET, MANIFEST
 from moray.results import Run
 
 # Keys that describe the content of a dataset, not its source.
-_NOT_A_SOURCE = {"duplicates", "files", "format", "label_names", "splits"}
+_NOT_A_SOURCE = {"duplicates", "files", "format", "label_names", "near_copies", "splits"}
 
 
 @dataclass

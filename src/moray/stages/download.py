@@ -9,11 +9,13 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from moray.config import extras
 from moray.config.schema.base import Proofs
 from moray.config.schema.datasets import Dataset
 from moray.console import progress, say
 from moray.corpus.bad_rows import BadRows
 from moray.corpus.contradictions import Contradictions
+from moray.corpus.copies import Copies, Copy, ExactCopies
 from moray.corpus.dataset import Document, group_of, write_dataset
 from moray.corpus.remarks import count_repeated_prompts
 from moray.corpus.sources import OpenSource, open_source
@@ -46,7 +48,7 @@ def download(
     section = _DATASET.validate_python({key: cfg[key] for key in cfg if key != "state"})
     began = time.monotonic()
     duplicates, blanks, related = Counter[str](), Counter[str](), Counter[str]()
-    repeats, contradictions = Counter[str](), Contradictions()
+    repeats, contradictions, near = Counter[str](), Contradictions(), Counter[Copy]()
     with (
         explain_refusals(f"datasets.{output.name}", str(cfg.get("repo_id"))),
         atomic_folder(output),
@@ -65,7 +67,8 @@ def download(
         if tail:
             rows = by_tail(splits, validation, test, blanks)
         else:
-            rows = by_hash(splits, validation, test, duplicates, blanks, related, contradictions)
+            counters = duplicates, blanks, related, contradictions
+            rows = by_hash(splits, validation, test, *counters, _copies(section, output), near)
         if survey:
             survey.check(f"datasets.{output.name}")
             rows = survey.follow(rows)
@@ -82,11 +85,11 @@ def download(
             documents,
             section.format,
             origin,
-            partial(_facts, source),
+            partial(_facts, source, near),
             source.keeps_groups,
         )
         valid = sum(part["rows"] for part in description["splits"].values())
-        valid += duplicates.total() + blanks.total()
+        valid += duplicates.total() + blanks.total() + near.total()
         bad_rows.check(key, valid)
         if source.columns:
             columns = getattr(section, "columns", {})
@@ -115,7 +118,7 @@ def download(
         for kind, counter in (("duplicates", duplicates), ("blank documents", blanks))
         if counter
     )
-    say(f"dataset {output.name}: {counts} {what}{left_out}")
+    say(f"dataset {output.name}: {counts} {what}{left_out}{_near_copies(near)}")
     has_answers = section.format != "text"
     if source.columns and (note := source.columns.line_about_columns(output.name, has_answers)):
         say(note)
@@ -146,9 +149,33 @@ def download(
         )
 
 
-def _facts(source: OpenSource) -> dict[str, Any]:
-    """What the task learnt; of tables, bad rows and columns that aren't used."""
+def _copies(section: Dataset, folder: Path) -> Copies | None:
+    """What finds the copies within train that a section asks to leave out."""
+    way = getattr(section, "deduplicate", "held-out")
+    if way == "held-out":
+        return None
+    if way == "exact":
+        return ExactCopies()
+    copies: Copies = extras.part(extras.COPIES[way], "min_hash").NearCopies(folder)
+    return copies
+
+
+def _near_copies(near: Counter[Copy]) -> str:
+    """The part of the line about a dataset about near copies."""
+    if not near:
+        return ""
+    of_held_out = near[Copy.NEAR_HELD_OUT]
+    return f", {near.total():,} near copies dropped" + (
+        f", {of_held_out:,} of them of rows that are held out" if of_held_out else ""
+    )
+
+
+def _facts(source: OpenSource, near: Counter[Copy]) -> dict[str, Any]:
+    """What the task learnt; of tables, near copies, bad rows and columns that aren't used."""
     learnt = source.survey.facts() if source.survey else {}
+    if near:
+        kinds = {"train": Copy.NEAR, "held_out": Copy.NEAR_HELD_OUT}
+        learnt |= {"near_copies": {of: near[kind] for of, kind in kinds.items()}}
     if source.survey and not source.columns:
         return learnt
     unused = source.columns.unused() if source.columns else []

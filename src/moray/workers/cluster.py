@@ -30,6 +30,9 @@ _LOCAL = "local"
 # Weights don't go through Ray's object store; by default, it would reserve a third of memory.
 _OBJECT_STORE_BYTES = 128 * 2**20
 
+# The text of a window and the rows made of it, with those that wait; Ray spills more to disk.
+_BYTES_OF_A_TASK = 64 * 2**20
+
 _SECONDS_TO_ANSWER = 10
 
 _ENVIRONMENT = {
@@ -72,19 +75,49 @@ def connect_ray(launch: Launch) -> Iterator[Layout]:
     if settings.address == _LOCAL:
         os.environ.update(_LOCAL_ENVIRONMENT)
         _keep_token_private()
-        with reserve_workers(launch) as layout, _local_ray(launch, layout):
+        # The workers may reserve all cores; streaming tasks then share the cores with them.
+        cores, size = machine.cores() + launch.streams, _OBJECT_STORE_BYTES
+        size *= 4 if launch.streams else 1
+        with (
+            reserve_workers(launch) as layout,
+            _local_ray(settings, cores, layout.num_gpus, size),
+        ):
             resources, there = worker_resources(settings, layout), _total_resources()
             check_room_for_reading(launch, layout, there, "this machine")
             check_total(resources, layout.num_workers, there, path)
             yield layout
     else:
-        with _cluster(launch):
+        with _cluster(settings, path):
             there = _total_resources()
             layout = lay_out(settings, there.get("CPU", 0), there.get("GPU", 0), launch.batch_size)
             check_room_for_reading(launch, layout, there, "the cluster")
             shared = None if launch.exchange else launch.folder
             _check_nodes(worker_resources(settings, layout), path, shared, launch.libraries)
             yield layout
+
+
+@contextmanager
+def connect_for_tasks(settings: Ray, path: str) -> Iterator[int]:
+    """Connect to Ray for tasks of one CPU each, as `connect_ray` does for workers.
+
+    Args:
+        path: config path of the settings, for errors.
+
+    Yields:
+        The number of CPUs.
+    """
+    os.environ.update(_ENVIRONMENT)
+    _check_authentication(settings, path)
+    if settings.address == _LOCAL:
+        os.environ.update(_LOCAL_ENVIRONMENT)
+        _keep_token_private()
+        cores = machine.cores()
+        with _local_ray(settings, cores, 0, cores * _BYTES_OF_A_TASK):
+            yield cores
+    else:
+        with _cluster(settings, path):
+            _check_nodes({"CPU": 1}, path, None)
+            yield int(_total_resources().get("CPU", 0))
 
 
 def _total_resources() -> dict[str, float]:
@@ -112,19 +145,19 @@ def lack(launch: Launch, layout: Layout) -> str | None:
 
 
 @contextmanager
-def _local_ray(launch: Launch, layout: Layout) -> Iterator[None]:
+def _local_ray(settings: Ray, num_cpus: int, num_gpus: int, size: int) -> Iterator[None]:
+    """A local Ray for the body, with an object store of so many bytes."""
     import ray
 
     context = ray.init(
         address=_LOCAL,
         log_to_driver=False,
-        # The workers may reserve all cores; streaming tasks then share the cores with them.
-        num_cpus=machine.cores() + launch.streams,
-        num_gpus=layout.num_gpus,
-        object_store_memory=_OBJECT_STORE_BYTES * (4 if launch.streams else 1),
-        include_dashboard=launch.ray.include_dashboard,
+        num_cpus=num_cpus,
+        num_gpus=num_gpus,
+        object_store_memory=size,
+        include_dashboard=settings.include_dashboard,
     )
-    if launch.ray.include_dashboard:
+    if settings.include_dashboard:
         say(f"Ray's dashboard is at http://{context.dashboard_url}")
     try:
         yield
@@ -133,10 +166,10 @@ def _local_ray(launch: Launch, layout: Layout) -> Iterator[None]:
 
 
 @contextmanager
-def _cluster(launch: Launch) -> Iterator[None]:
+def _cluster(settings: Ray, path: str) -> Iterator[None]:
     import ray
 
-    settings, key = launch.ray, f"{launch.path}.address"
+    key = f"{path}.address"
     nobody = UserError(
         key,
         f"no Ray cluster answers at {settings.address}",

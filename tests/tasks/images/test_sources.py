@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 from pictures import colours, image_folder, write_idx
 
-from moray.config.schema.datasets import Dataset, Digits, HubDataset, Idx, ImageFolder, LocalFiles
+from moray.config.schema.datasets import Dataset, HubDataset, LocalFiles
+from moray.config.schema.image_datasets import Digits, Idx, ImageFolder
 from moray.corpus import hub as access
 from moray.corpus.dataset import Document
 from moray.corpus.sources import open_source

@@ -16,7 +16,9 @@ from moray.config.tasks import FormatName
 from moray.corpus.dataset import Document, num_groups, read_group, write_dataset
 from moray.errors import UserError
 from moray.provenance.manifest import read_manifest, write_manifest
-from moray.rows.store import describe
+from moray.rows.journal import Journal
+from moray.rows.store import RowsWriter, describe
+from moray.stages.store import MakeWindow, OpenStore
 from moray.tasks.language.chat import ChatTemplate
 from moray.tasks.language.encode import Encoder, RefusedRowError, make_encoder
 from moray.tasks.language.pieces import Piece
@@ -29,8 +31,9 @@ from moray.tasks.language.rows import (
     row_type,
 )
 from moray.tasks.language.tokenize import tokenize
-from moray.tasks.language.tokens import SplitWriter, encode_windows
+from moray.tasks.language.tokens import SplitWriter
 from moray.train.task import task_of
+from moray.workers.pool import Threads
 
 
 def write(folder: Path, documents: list[Document], format: FormatName) -> Path:
@@ -40,6 +43,13 @@ def write(folder: Path, documents: list[Document], format: FormatName) -> Path:
         patch.setattr("moray.corpus.dataset._GROUP_BYTES", 300)
         write_dataset(folder, pairs, format, {"source": "test"})
     return folder
+
+
+def encode_windows(file: Path, encode: MakeWindow[PackedRows]) -> list[PackedRows]:
+    """The windows of a split, as they are written."""
+    store = OpenStore(file.parent, Journal(file.parent / "journal.jsonl"), Threads())
+    with RowsWriter(file.parent, "test", keep=False) as writer:
+        return [window for _, window in store.windows(file, encode, writer, "tokenize")]
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +86,7 @@ def test_all_windows_of_a_split_come_in_order(
 ) -> None:
     encoder = Encoder(tokenizer, 32, long_documents="drop")
     encode = partial(encode_window, encoder=encoder, packing=packing, count_bytes=count_bytes)
-    windows = list(encode_windows(file, encode))
+    windows = encode_windows(file, encode)
     assert len(windows) == num_groups(file)
     assert sum(window.dropped for window in windows) > 0
     first_document = 0
@@ -106,7 +116,7 @@ def test_a_row_that_cannot_be_encoded_is_known_by_its_number(
     with pytest.raises(
         RefusedRowError, match=r"^row 3: the chat template fails \(Undefined"
     ) as caught:
-        list(encode_windows(file, encode))
+        encode_windows(file, encode)
     assert caught.value.number == 3
 
 

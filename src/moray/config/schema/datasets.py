@@ -1,27 +1,20 @@
 """Datasets: where rows come from, their format, and how they are split."""
 
-import hashlib
-import json
 import platform
 import re
-from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from moray.config.folders import files_below
 from moray.config.schema.base import Fraction, RepoId, Revision, Section, Seed, added
-from moray.config.splits import (
-    Split,
-    expressions_by_split,
-    folders_by_split,
-    idx_files_by_split,
-    paths_by_split,
-)
+from moray.config.schema.image_datasets import Digits, Idx, ImageFolder
+from moray.config.schema.sources import TEST_SHARE, VALIDATION_SHARE, Source
+from moray.config.splits import Split, expressions_by_split, paths_by_split
 from moray.config.tasks import FORMATS, FormatName
-from moray.errors import UserError
-from moray.provenance.contents import contents_of
 
+Deduplicate = Literal["held-out", "exact", "near"]
+# In other formats, nearly the same words can have another label or another answer.
+WITH_NEAR_COPIES = ("text", "prompt-completion", "instruction", "messages")
 Paths = str | Annotated[list[str], Field(min_length=1)]
 ProblemType = Literal["single_label_classification", "multi_label_classification", "regression"]
 
@@ -32,37 +25,6 @@ CREDENTIALS_REFUSED = (
     "s3:// set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, for https:// write ~/.netrc and set "
     'FSSPEC_HTTPS=\'{"client_kwargs": {"trust_env": true}}\''
 )
-
-
-class Source(Section):
-    """Base class of all datasets.
-
-    Attributes:
-        libraries: optional libraries that the source needs, and the module of each.
-    """
-
-    libraries: ClassVar[dict[str, str]] = {}
-
-    @property
-    def given_splits(self) -> set[Split]:
-        """The splits that the source provides; the others are taken from train."""
-        return {"train"}
-
-    @property
-    def files(self) -> dict[Split, dict[str, list[str]]]:
-        """The user's files that each split is read from: paths or globs, by their key."""
-        return {}
-
-    def state(self, path: str) -> dict[str, str]:
-        """What the rows depend on besides the keys and the files.
-
-        Args:
-            path: of this section in the config, for errors.
-
-        Raises:
-            UserError: if it can't be found out.
-        """
-        return {}
 
 
 class PythonStdlib(Source):
@@ -121,13 +83,6 @@ class BySplit(Section):
 Locations = Paths | BySplit
 
 
-# Of sources that may come with splits.
-_VALIDATION_SHARE = Field(
-    0.05, description="Share of train to use as the validation split, if none is given."
-)
-_TEST_SHARE = Field(0.05, description="Share of train to use as the test split, if none is given.")
-
-
 class _Table(Source):
     """Base class of the sources whose rows have named columns."""
 
@@ -166,14 +121,41 @@ class _Table(Source):
         "are `multi_label_classification`, numbers of which some have a fraction `regression`, "
         "and all else `single_label_classification`.",
     )
+    deduplicate: Deduplicate = added(
+        "held-out",
+        description="Which rows of train are left out, besides blank ones. `held-out`: those that "
+        "are in validation or test too. `exact`: also those that train has already. `near`: also "
+        "those whose words are nearly those of another row, in train or held out (MinHash, "
+        "Broder, 1997: of the runs of five words in either, four in five are in both); only for "
+        "`text`, `prompt-completion`, `instruction` and `messages`, whose system messages aren't "
+        "compared. Needs the optional `near` extra.",
+    )
     split_by: Literal["hash", "tail"] = Field(
         "hash",
         description="`hash`: assign each document by its hash, so that documents keep their "
         "split when data is added. `tail`: hold out the end of the text, cut at a character "
         "(`text` only).",
     )
-    validation_share: Fraction = _VALIDATION_SHARE
-    test_share: Fraction = _TEST_SHARE
+    validation_share: Fraction = VALIDATION_SHARE
+    test_share: Fraction = TEST_SHARE
+
+    @property
+    def libraries(self) -> dict[str, str]:
+        return {"rensa": "rensa"} if self.deduplicate == "near" else {}
+
+    @model_validator(mode="after")
+    def _copies_can_be_found(self) -> Self:
+        if self.deduplicate != "held-out" and self.split_by == "tail":
+            raise ValueError(
+                f"deduplicate: {self.deduplicate} needs split_by: hash, as split_by: tail cuts one "
+                "text; remove one of both"
+            )
+        if self.deduplicate == "near" and self.format not in WITH_NEAR_COPIES:
+            raise ValueError(
+                f"deduplicate: near needs format: {', '.join(WITH_NEAR_COPIES)}, got format: "
+                f"{self.format}, whose rows differ in more than their words; set it to exact"
+            )
+        return self
 
     @model_validator(mode="after")
     def _format_fits(self) -> Self:
@@ -308,84 +290,6 @@ class HubDataset(_Table):
     def given_splits(self) -> set[Split]:
         """The splits that have an expression; the others are taken from train."""
         return set(expressions_by_split(self.split))
-
-
-class Digits(Source):
-    """1,797 handwritten digits of 8 x 8 pixels, which are part of scikit-learn."""
-
-    libraries: ClassVar[dict[str, str]] = {"scikit-learn": "sklearn"}
-
-    source: Literal["digits"] = Field(description="Selects this source.")
-    format: Literal["images"] = Field("images", description="Images with a label each.")
-    validation_share: Fraction = _VALIDATION_SHARE
-    test_share: Fraction = _TEST_SHARE
-
-
-class IdxFiles(Section):
-    """The two files of a split in the format of MNIST, compressed (`.gz`) or not."""
-
-    images: str = Field(description="Path of the images, relative to the working directory.")
-    labels: str = Field(description="Path of the labels.")
-
-
-class Idx(Source):
-    """Images in IDX files, as MNIST and the datasets in its format come."""
-
-    source: Literal["idx"] = Field(description="Selects this source.")
-    format: Literal["images"] = Field("images", description="Images with a label each.")
-    train: IdxFiles = Field(description="Files of the train split.")
-    test: IdxFiles | None = Field(None, description="Files of the test split.")
-    validation_share: Fraction = _VALIDATION_SHARE
-    test_share: Fraction = _TEST_SHARE
-
-    @property
-    def given_splits(self) -> set[Split]:
-        """The splits that have files of their own; the others are taken from train."""
-        return set(idx_files_by_split(self.train, self.test))
-
-    @property
-    def files(self) -> dict[Split, dict[str, list[str]]]:
-        """The two files of each split."""
-        return {
-            split: {f"{split}.{key}": [path] for key, path in files.items()}
-            for split, files in idx_files_by_split(self.train, self.test).items()
-        }
-
-
-class ImageFolder(Source):
-    """A folder with a subfolder of images for each class, whose name is the label."""
-
-    source: Literal["image-folder"] = Field(description="Selects this source.")
-    format: Literal["images"] = Field("images", description="Images with a label each.")
-    path: str = Field(
-        description="Path of the folder, relative to the working directory. It contains the "
-        "folders of the classes; or `train` and, optionally, `validation` (or `val`, `valid`) and "
-        "`test`, which contain them. Links are followed, and hidden folders left out. The files "
-        "are of any type that Pillow reads.",
-    )
-    validation_share: Fraction = _VALIDATION_SHARE
-    test_share: Fraction = _TEST_SHARE
-
-    @property
-    def given_splits(self) -> set[Split]:
-        """The splits that have folders of their own; the others are taken from train."""
-        return set(folders_by_split(self.path))
-
-    def state(self, path: str) -> dict[str, str]:
-        """A digest of the files, which are too many to be the input files of a rule."""
-        return {"listing": _digest_of_listing(self.path, f"{path}.path")}
-
-
-def _digest_of_listing(folder: str, key: str) -> str:
-    """A digest of the names and contents of a folder's files, to tell whether they changed."""
-    if not Path(folder).is_dir():
-        raise UserError(
-            key,
-            f"got {folder}, expected a folder with a folder of images for each class",
-            "check the path; it is relative to the working directory",
-        )
-    digests = contents_of(file.path for file in files_below(folder))
-    return hashlib.sha256(json.dumps(digests).encode()).hexdigest()[:16]
 
 
 Dataset = Annotated[

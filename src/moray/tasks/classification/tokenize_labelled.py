@@ -4,6 +4,7 @@ A row has the field `label`: the number of the class, a one for each class that 
 number to predict; and `types` if the tokenizer tells two texts of a row apart. Zeros are padding.
 """
 
+import threading
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -17,28 +18,35 @@ from moray.console import say
 from moray.corpus.dataset import (
     SPLITS,
     Document,
-    follow_documents,
     group_of,
     read_documents,
 )
 from moray.errors import UserError
 from moray.model.folder import LOCAL
 from moray.provenance.manifest import write_manifest
-from moray.rows.journal import Journal, key_of, resumable_folder
-from moray.rows.store import Counts, Record, RowsWriter, describe, map_file, write_groups
+from moray.rows.store import Counts, Record, Rows, RowsWriter, describe, map_file, write_groups
+from moray.stages.store import MakeWindow, OpenStore, open_store
 from moray.tasks.classification.classifier import config_of, names_of
 from moray.tasks.classification.survey import MULTI, REGRESSION, SINGLE, names_in
 
+TRUNCATION = threading.Lock()
+"""For each use of a tokenizer that may cut texts, as that is a state of it which threads share."""
+
 
 def tokenize_labelled(
-    dataset: Path, model: Path, output: Path, cfg: dict[str, Any], code: str = ""
+    dataset: Path,
+    model: Path,
+    output: Path,
+    cfg: dict[str, Any],
+    code: str = "",
+    execution: dict[str, Any] | None = None,
 ) -> None:
     """Write the store of a dataset's three splits, and its manifest.
 
     A store of the same rows, model, settings and code that a killed process has begun is continued.
 
     Args:
-        code: the version of what decides on the rows.
+        code, execution: as of `open_store`.
 
     Raises:
         UserError: if a text has a label that the model doesn't have, or rows are too long for it.
@@ -51,12 +59,10 @@ def tokenize_labelled(
     fields: list[Any] = [("tokens", "<u4", (size,)), ("length", "<u4"), ("label", *shapes[problem])]
     if "token_type_ids" in tokenizer.model_input_names:
         fields.insert(1, ("types", "u1", (size,)))
-    record = np.dtype(fields)
-    with resumable_folder(output, key_of(dataset, model, cfg, code)) as journal:
-        facts = {
-            split: _write(dataset / f"{split}.parquet", output, tokenizer, names, record, journal)
-            for split in SPLITS
-        }
+    record, path = np.dtype(fields), f"datasets.{dataset.name}"
+    make = partial(_make_window, tokenizer=tokenizer, names=names, record=record, path=path)
+    with open_store(dataset, model, output, cfg, code, execution) as store:
+        facts = {split: _write(dataset / f"{split}.parquet", store, make) for split in SPLITS}
         trained = map_file(output / "train.rows", record, (facts["train"]["rows"],))
         held_out = chain.from_iterable(read_documents(dataset / "test.parquet"))
         write_groups(output, "test", map(group_of, held_out))
@@ -93,25 +99,30 @@ def check_size(size: int, tokenizer: Any, config: Any) -> None:
         raise UserError("data.block_size", what, "lower it or choose another model")
 
 
-def _write(
-    file: Path,
-    output: Path,
-    tokenizer: Any,
-    names: list[str],
-    record: Record,
-    journal: Journal,
-) -> dict[str, Any]:
-    with RowsWriter(output, file.stem, journal=journal) as writer:
-        for documents in follow_documents(file, f"tokenize {output.name}", writer.num_resumed):
-            rows = np.zeros(len(documents), record)
-            rows["tokens"] = tokenizer.pad_token_id
-            rows["label"] = [_label(one, names, record, file.parent.name) for one in documents]
-            cut = sum(map(partial(_fill, tokenizer=tokenizer), rows, documents))
+def _write(file: Path, store: OpenStore, make: MakeWindow[tuple[Rows, int]]) -> dict[str, Any]:
+    with RowsWriter(store.folder, file.stem, journal=store.journal) as writer:
+        for _, (rows, cut) in store.windows(file, make, writer, f"tokenize {store.folder.name}"):
             writer.add(rows, len(rows), Counts({("cut_documents",): cut}))
         return {**writer.facts(), "cut_documents": writer.counts["cut_documents",]}
 
 
-def _label(document: Document, names: list[str], record: Record, dataset: str) -> Any:
+def _make_window(
+    documents: list[Document],
+    first_document: int,
+    tokenizer: Any,
+    names: list[str],
+    record: Record,
+    path: str,
+) -> tuple[Rows, int]:
+    """The rows of documents, and how many of them were cut."""
+    rows = np.zeros(len(documents), record)
+    rows["tokens"] = tokenizer.pad_token_id
+    rows["label"] = [_label(one, names, record, path) for one in documents]
+    with TRUNCATION:
+        return rows, sum(map(partial(_fill, tokenizer=tokenizer), rows, documents))
+
+
+def _label(document: Document, names: list[str], record: Record, path: str) -> Any:
     """The label of a text, as a row has it."""
     label = document["label"]
     if not names:
@@ -119,7 +130,7 @@ def _label(document: Document, names: list[str], record: Record, dataset: str) -
     several = (names_in(label) or []) if record["label"].shape else [label]
     if others := [name for name in several if name not in names]:
         what = f"got label {others[0]}, which isn't a class of the model"
-        raise UserError(f"datasets.{dataset}", what, "set classes_of of the model to it")
+        raise UserError(path, what, "set classes_of of the model to it")
     if not record["label"].shape:
         return names.index(label)
     return [float(name in several) for name in names]

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ from moray.console import say
 from moray.corpus.dataset import (
     SPLITS,
     Document,
-    follow_documents,
     group_of,
     read_documents,
     share_of_group,
@@ -25,8 +25,8 @@ from moray.model.classifiers import names_of
 from moray.proofs.comparison import Comparison, conclude, transformers_version, write_proof
 from moray.provenance.manifest import MANIFEST, write_manifest
 from moray.provenance.space import check_space
-from moray.rows.journal import Journal, key_of, resumable_folder
 from moray.rows.store import Record, Rows, RowsWriter, describe, write_groups
+from moray.stages.store import OpenStore, open_store
 from moray.tasks.images.classifier import (
     channels_of,
     empty_classifier,
@@ -48,6 +48,7 @@ def decode(
     cfg: dict[str, Any],
     proofs: Proofs = "refuse",
     code: str = "",
+    execution: dict[str, Any] | None = None,
 ) -> None:
     """Write the store of a dataset's three splits, and its manifest.
 
@@ -56,17 +57,17 @@ def decode(
 
     Args:
         proofs: what follows if the image processor makes other values of the first images.
-        code: the version of what decides on the pixels.
+        code, execution: as of `open_store`.
 
     Raises:
         UserError: if the model's image processor doesn't give all images the same size.
     """
     empty, processor = empty_classifier(model), load_processor(model)
     channels = channels_of(empty.config)
-    with resumable_folder(output, key_of(dataset, model, cfg, code)) as journal:
+    with open_store(dataset, model, output, cfg, code, execution) as store:
         shape = _shape(dataset, processor, channels)
         facts = {
-            split: _write(dataset, split, output, processor, shape, journal) for split in SPLITS
+            split: _write(dataset / f"{split}.parquet", store, processor, shape) for split in SPLITS
         }
         held_out = chain.from_iterable(read_documents(dataset / "test.parquet"))
         write_groups(output, "test", map(group_of, held_out))
@@ -96,36 +97,36 @@ def _shape(dataset: Path, processor: Any, channels: int) -> tuple[int, ...]:
     return pixels.shape
 
 
-def _write(
-    dataset: Path,
-    split: str,
-    output: Path,
-    processor: Any,
-    shape: tuple[int, ...],
-    journal: Journal,
-) -> dict[str, Any]:
-    file, record = dataset / f"{split}.parquet", row_type(shape)
-    with RowsWriter(output, split, journal=journal) as writer:
-        start = writer.num_resumed
-        groups = follow_documents(file, f"decode {split}", start)
-        for number, documents in enumerate(groups, start):
-            pixels = [
-                one
-                for start in range(0, len(documents), _AT_ONCE)
-                for one in _pixels(documents[start : start + _AT_ONCE], processor, shape[0])
-            ]
-            if different := next((one.shape for one in pixels if one.shape != shape), None):
-                raise UserError(
-                    str(file),
-                    "the model's image processor gives images different sizes: "
-                    f"{_size(shape)} and {_size(different)}",
-                    "set a height and a width in its preprocessor_config.json",
-                )
-            rows = make_rows(pixels, [document["label"] for document in documents], record)
+def _write(file: Path, store: OpenStore, processor: Any, shape: tuple[int, ...]) -> dict[str, Any]:
+    make = partial(_make_window, file=file, processor=processor, shape=shape)
+    with RowsWriter(store.folder, file.stem, journal=store.journal) as writer:
+        for number, rows in store.windows(file, make, writer, f"decode {file.stem}"):
             if number == 0:
-                check_space(output, round(rows.nbytes / share_of_group(file, 0)))
+                check_space(store.folder, round(rows.nbytes / share_of_group(file, 0)))
             writer.add(rows, weight=len(rows))
         return writer.facts()
+
+
+def _make_window(
+    documents: list[Document],
+    first_document: int,
+    file: Path,
+    processor: Any,
+    shape: tuple[int, ...],
+) -> Rows:
+    pixels = [
+        one
+        for start in range(0, len(documents), _AT_ONCE)
+        for one in _pixels(documents[start : start + _AT_ONCE], processor, shape[0])
+    ]
+    if different := next((one.shape for one in pixels if one.shape != shape), None):
+        raise UserError(
+            str(file),
+            "the model's image processor gives images different sizes: "
+            f"{_size(shape)} and {_size(different)}",
+            "set a height and a width in its preprocessor_config.json",
+        )
+    return make_rows(pixels, [document["label"] for document in documents], row_type(shape))
 
 
 def _compare_pixels(

@@ -11,8 +11,8 @@ import numpy as np
 from moray.corpus.dataset import Document, answers_of
 from moray.errors import UserError
 from moray.proofs.comparison import Comparison
-from moray.rows.journal import Journal
 from moray.rows.store import Counts
+from moray.stages.store import OpenStore
 from moray.tasks.kto.documents import prompt_of, reply_of, with_answer_of
 from moray.tasks.kto.rows import Answer, num_desirable, pack_answers
 from moray.tasks.language import tokens as language
@@ -46,7 +46,7 @@ class PackedAnswers(PackedRows):
 
 
 def write_split(
-    file: Path, store: Path, encoder: Encoder, cfg: dict[str, Any], journal: Journal
+    file: Path, store: OpenStore, encoder: Encoder, cfg: dict[str, Any]
 ) -> dict[str, Any]:
     """Tokenise a split into rows of answers.
 
@@ -61,8 +61,12 @@ def write_split(
         # Bytes are only needed for scoring.
         count_bytes=file.stem == "test",
     )
-    with AnswersWriter(store, file.stem, encoder.block_size, journal=journal) as writer:
-        language.write_windows(writer, file, encode, encoder, ("answer", "another's answer to"))
+    with AnswersWriter(
+        store.folder, file.stem, encoder.block_size, journal=store.journal
+    ) as writer:
+        language.write_windows(
+            writer, file, store, encode, encoder, ("answer", "another's answer to")
+        )
         facts = writer.facts()
     if file.stem != "validation" and not facts["pairs"] and facts["without_other"]:
         raise UserError(

@@ -36,6 +36,10 @@ class RefusedRowError(UserError):
         super().__init__(f"row {number}", problem, remedy)
         self.number = number
 
+    def __reduce__(self) -> tuple[type["RefusedRowError"], tuple[int, str, str]]:
+        # Another process may meet it.
+        return RefusedRowError, (self.number, self.problem, self.remedy)
+
 
 class Encoder:
     """Tokenises documents.

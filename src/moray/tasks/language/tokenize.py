@@ -14,8 +14,8 @@ from moray.corpus.dataset import SPLITS, read_documents
 from moray.errors import UserError
 from moray.proofs.comparison import collect, conclude, write_proof
 from moray.provenance.manifest import MANIFEST, read_manifest, write_manifest
-from moray.rows.journal import key_of, resumable_folder
 from moray.rows.store import describe
+from moray.stages.store import open_store
 from moray.tasks.language.encode import RefusedRowError, make_encoder
 from moray.tasks.language.rows import ROWS_FROM, TOKENIZER, row_type
 from moray.tasks.language.sources.files import place_of
@@ -30,6 +30,7 @@ def tokenize(
     files: dict[str, list[str]] | None = None,
     proofs: Proofs = "refuse",
     code: str = "",
+    execution: dict[str, Any] | None = None,
 ) -> None:
     """Write the token store of a dataset's three splits, a preview, and its manifest.
 
@@ -42,7 +43,7 @@ def tokenize(
         source: the dataset's section of the config, for errors.
         files: the user's files that it was read from, by split, for errors.
         proofs: what follows if the tokenizer by itself makes other tokens.
-        code: the version of what decides on the tokens.
+        code, execution: as of `open_store`.
 
     Raises:
         UserError: if packed documents would attend to each other, or if documents can't be encoded.
@@ -50,13 +51,13 @@ def tokenize(
     cfg = {**cfg, "packing": _choose_packing(model, cfg["packing"])}
     task = FORMATS[cfg["format"]].task
     tokens = module_of(task, "tokens")
-    with resumable_folder(output, key_of(dataset, model, cfg, code)) as journal:
+    with open_store(dataset, model, output, cfg, code, execution) as store:
         encoder = make_encoder(model, cfg)
         facts = {}
         for split in SPLITS:
             file = dataset / f"{split}.parquet"
             try:
-                facts[split] = tokens.write_split(file, output, encoder, cfg, journal)
+                facts[split] = tokens.write_split(file, store, encoder, cfg)
             except RefusedRowError as error:
                 place = _place(file, error.number, source, files) if source and files else None
                 raise UserError(

@@ -4,21 +4,16 @@ Each task on text has a module of this name, with functions `write_split`, `summ
 `warnings`.
 """
 
-import os
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import Any
 
-from moray.console import progress
 from moray.corpus.dataset import (
     Document,
     group_of,
-    num_documents,
-    num_groups,
     plain_text,
     read_documents,
     read_group,
@@ -28,6 +23,7 @@ from moray.proofs.comparison import Comparison
 from moray.provenance.space import check_space
 from moray.rows.journal import Journal
 from moray.rows.store import Counts, RowsWriter, write_groups
+from moray.stages.store import MakeWindow, OpenStore
 from moray.tasks.language import alterations
 from moray.tasks.language.alterations import Alterations, as_facts
 from moray.tasks.language.encode import Encoder
@@ -42,17 +38,9 @@ from moray.tasks.language.rows import (
     num_trained,
 )
 
-# Number of windows in progress. Python packs and writes some while the tokenizer's threads work on
-# others. Each of these threads takes one document, so with long documents a single window wouldn't
-# keep all of them busy.
-_AT_ONCE = min(8, max(2, os.cpu_count() or 1))
-
 _SHOWN_DOCUMENTS = 3
 _COMPARED, _MOST_CHARACTERS = 32, 400_000
 _UNKNOWN = ("tokens", "documents")
-
-EncodeWindow = Callable[[list[Document], int], PackedRows]
-"""Makes rows of the documents of a row group and the number of the first one in its split."""
 
 
 def compare(dataset: Path, model: Path, store: Path, cfg: dict[str, Any]) -> Iterator[Comparison]:
@@ -73,17 +61,16 @@ def first_documents(file: Path) -> list[Document]:
 
 
 def write_split(
-    file: Path, store: Path, encoder: Encoder, cfg: dict[str, Any], journal: Journal
+    file: Path, store: OpenStore, encoder: Encoder, cfg: dict[str, Any]
 ) -> dict[str, Any]:
     """Tokenise a split into rows.
 
     Args:
         file: Parquet file of the split, named after it.
-        store: folder to write to. The test split's first documents are shown in `preview.txt`.
+        store: where to write it. The test split's first documents are shown in `preview.txt`.
         cfg: format of the dataset, and the keys of the `data` section that tokens depend on. With
             `tokenize: on-the-fly`, rows of the train split aren't kept; the window reader of the
             task makes them.
-        journal: of the store, whose windows aren't tokenised again.
 
     Returns:
         The facts of the split in the store's manifest, `weight` and `dropped_documents` among them.
@@ -96,8 +83,8 @@ def write_split(
     keep = not train or cfg["tokenize"] == "ahead"
     # Bytes are only needed for scoring.
     encode = partial(encode_window, encoder=encoder, packing=cfg["packing"], count_bytes=not train)
-    with SplitWriter(store, split, encoder.block_size, keep, journal) as writer:
-        write_windows(writer, file, encode, encoder)
+    with SplitWriter(store.folder, split, encoder.block_size, keep, store.journal) as writer:
+        write_windows(writer, file, store, encode, encoder)
         return writer.facts()
 
 
@@ -248,7 +235,8 @@ class SplitWriter(RowsWriter):
 def write_windows(
     writer: SplitWriter,
     file: Path,
-    encode: EncodeWindow,
+    store: OpenStore,
+    encode: MakeWindow[PackedRows],
     encoder: Encoder,
     names: Sequence[str] = ("document",),
 ) -> None:
@@ -262,10 +250,7 @@ def write_windows(
     if file.stem == "test":
         documents = chain.from_iterable(read_documents(file))
         write_groups(writer.folder, file.stem, map(group_of, documents))
-    start, total = writer.num_resumed, num_groups(file)
-    windows = encode_windows(file, encode, start)
-    followed = progress(windows, f"tokenize {file.stem}", "window", total, start)
-    for number, window in enumerate(followed, start):
+    for number, window in store.windows(file, encode, writer, f"tokenize {file.stem}"):
         if writer.keep_rows and number == 0:
             check_space(writer.folder, round(window.rows.nbytes / share_of_group(file, 0)))
         if file.stem == "test" and number == 0:
@@ -273,24 +258,3 @@ def write_windows(
             text = preview(window, read_group(file, 0), encoder, _SHOWN_DOCUMENTS, names)
             (writer.folder / "preview.txt").write_text(f"{file.stem} split\n{text}", "utf-8")
         writer.add_window(window)
-
-
-def encode_windows(file: Path, encode: EncodeWindow, start: int = 0) -> Iterator[PackedRows]:
-    """Yield the windows of a split, encoded in threads, in order, a few in memory at a time.
-
-    Args:
-        start: number of windows to leave out.
-
-    Raises:
-        RefusedRowError: if the chat template can't render one.
-    """
-    waiting: deque[Future[PackedRows]] = deque()
-    first_document = num_documents(file, start)
-    with ThreadPoolExecutor(_AT_ONCE) as threads:
-        for documents in read_documents(file, start):
-            waiting.append(threads.submit(encode, documents, first_document))
-            first_document += len(documents)
-            if len(waiting) == _AT_ONCE:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()

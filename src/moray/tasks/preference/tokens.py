@@ -11,8 +11,8 @@ import numpy as np
 
 from moray.corpus.dataset import Document, halves
 from moray.proofs.comparison import Comparison
-from moray.rows.journal import Journal
 from moray.rows.store import Counts
+from moray.stages.store import OpenStore
 from moray.tasks.language.encode import Encoder
 from moray.tasks.language.pieces import EncodedDocument, Piece
 from moray.tasks.language.proofs.split import compare_split
@@ -37,7 +37,7 @@ def compare(dataset: Path, model: Path, store: Path, cfg: dict[str, Any]) -> Ite
 
 
 def write_split(
-    file: Path, store: Path, encoder: Encoder, cfg: dict[str, Any], journal: Journal
+    file: Path, store: OpenStore, encoder: Encoder, cfg: dict[str, Any]
 ) -> dict[str, Any]:
     """Tokenise a split into rows of pairs."""
     encode = partial(
@@ -48,8 +48,8 @@ def write_split(
         # Bytes are only needed for scoring.
         count_bytes=file.stem == "test",
     )
-    with PairsWriter(store, file.stem, encoder.block_size, journal=journal) as writer:
-        write_windows(writer, file, encode, encoder, ("chosen", "rejected"))
+    with PairsWriter(store.folder, file.stem, encoder.block_size, journal=store.journal) as writer:
+        write_windows(writer, file, store, encode, encoder, ("chosen", "rejected"))
         return writer.facts()
 
 

@@ -5,6 +5,7 @@ and its number in the split. Zeros are padding.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,22 +18,20 @@ from moray.corpus.dataset import (
     SPLITS,
     Document,
     RowError,
-    follow_documents,
     group_of,
     halves,
     messages_of,
-    num_documents,
     read_documents,
     tools_of,
 )
 from moray.errors import UserError
 from moray.model.folder import LOCAL
 from moray.provenance.manifest import write_manifest
-from moray.rows.journal import Journal, key_of, resumable_folder
 from moray.rows.store import Counts, Record, Rows, RowsWriter, describe, map_file, write_groups
+from moray.stages.store import OpenStore, open_store
 from moray.tasks.classification.classifier import config_of
 from moray.tasks.classification.survey import REGRESSION
-from moray.tasks.classification.tokenize_labelled import check_size
+from moray.tasks.classification.tokenize_labelled import TRUNCATION, check_size
 from moray.tasks.language.chat import ChatTemplate
 
 Pair = tuple[list[int], list[int]]
@@ -40,14 +39,19 @@ Pair = tuple[list[int], list[int]]
 
 
 def tokenize_labelled(
-    dataset: Path, model: Path, output: Path, cfg: dict[str, Any], code: str = ""
+    dataset: Path,
+    model: Path,
+    output: Path,
+    cfg: dict[str, Any],
+    code: str = "",
+    execution: dict[str, Any] | None = None,
 ) -> None:
     """Write the store of a dataset's three splits, and its manifest.
 
     A store of the same rows, model, settings and code that a killed process has begun is continued.
 
     Args:
-        code: the version of what decides on the rows.
+        code, execution: as of `open_store`.
 
     Raises:
         UserError: if rows are too long for the model, its chat template can't render one, or no
@@ -62,10 +66,9 @@ def tokenize_labelled(
     fields = [("tokens", "<u4", (2, size)), ("length", "<u4", (2,)), ("margin", "<f4")]
     record = np.dtype([*fields, ("document", "<u4")])
     encoder = PairEncoder(tokenizer, cfg)
-    with resumable_folder(output, key_of(dataset, model, cfg, code)) as journal:
+    with open_store(dataset, model, output, cfg, code, execution) as store:
         facts = {
-            split: _write(dataset / f"{split}.parquet", output, encoder, record, journal)
-            for split in SPLITS
+            split: _write(dataset / f"{split}.parquet", store, encoder, record) for split in SPLITS
         }
         write_manifest(
             output,
@@ -162,41 +165,51 @@ class PairEncoder:
         return rest
 
 
-def _write(
-    file: Path, output: Path, encoder: PairEncoder, record: Record, journal: Journal
-) -> dict[str, Any]:
-    with RowsWriter(output, file.stem, journal=journal) as writer:
-        number = num_documents(file, writer.num_resumed)
-        for documents in follow_documents(file, f"tokenize {output.name}", writer.num_resumed):
-            kept: list[tuple[int, Pair, float]] = []
-            counts = Counts()
-            pairs = encoder.encode(documents, f"datasets.{file.parent.name}")
-            for document, pair in zip(documents, pairs, strict=True):
-                is_long = max(map(len, pair)) > encoder.block_size
-                short = encoder.cut(pair)
-                is_equal = short[0] == short[1]
-                if is_equal or (is_long and encoder.drops_long):
-                    counts["dropped_documents",] += 1
-                    counts["equal_documents",] += is_equal
-                else:
-                    counts["cut_documents",] += is_long
-                    kept.append((number, short, document.get("margin") or 0.0))
-                number += 1
-            writer.add(_rows(kept, encoder.pad, record), len(kept), counts)
+def _write(file: Path, store: OpenStore, encoder: PairEncoder, record: Record) -> dict[str, Any]:
+    path = f"datasets.{file.parent.name}"
+    make = partial(_make_window, encoder=encoder, record=record, path=path)
+    with RowsWriter(store.folder, file.stem, journal=store.journal) as writer:
+        for _, (rows, counts) in store.windows(file, make, writer, f"tokenize {store.folder.name}"):
+            writer.add(rows, len(rows), counts)
         names = ("dropped_documents", "cut_documents", "equal_documents")
         facts = writer.facts() | {name: writer.counts[name,] for name in names}
     if not facts["rows"] and file.stem != "validation":
         raise UserError(
-            f"datasets.{file.parent.name}",
+            path,
             f"the {file.stem} split has no pairs left; dropped because they are too long or have "
             f"the same tokens in both answers: {facts['dropped_documents']}",
             f"raise data.block_size ({encoder.block_size})",
         )
     if file.stem == "test":
         groups = [*map(group_of, chain.from_iterable(read_documents(file)))]
-        numbers = map_file(output / "test.rows", record, (facts["rows"],))["document"]
-        write_groups(output, "test", (groups[one] for one in numbers))
+        numbers = map_file(store.folder / "test.rows", record, (facts["rows"],))["document"]
+        write_groups(store.folder, "test", (groups[one] for one in numbers))
     return facts
+
+
+def _make_window(
+    documents: list[Document],
+    first_document: int,
+    encoder: PairEncoder,
+    record: Record,
+    path: str,
+) -> tuple[Rows, Counts]:
+    """The rows of pairs, and how many were cut or dropped."""
+    kept: list[tuple[int, Pair, float]] = []
+    counts = Counts()
+    with TRUNCATION:
+        pairs = [*encoder.encode(documents, path)]
+    for number, (document, pair) in enumerate(zip(documents, pairs, strict=True), first_document):
+        is_long = max(map(len, pair)) > encoder.block_size
+        short = encoder.cut(pair)
+        is_equal = short[0] == short[1]
+        if is_equal or (is_long and encoder.drops_long):
+            counts["dropped_documents",] += 1
+            counts["equal_documents",] += is_equal
+        else:
+            counts["cut_documents",] += is_long
+            kept.append((number, short, document.get("margin") or 0.0))
+    return _rows(kept, encoder.pad, record), counts
 
 
 def _rows(kept: Sequence[tuple[int, Pair, float]], pad: int, record: Record) -> Rows:

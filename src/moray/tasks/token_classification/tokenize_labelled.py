@@ -20,7 +20,6 @@ from moray.console import say
 from moray.corpus.dataset import (
     SPLITS,
     Document,
-    follow_documents,
     group_of,
     read_documents,
     tags_of,
@@ -29,25 +28,30 @@ from moray.corpus.dataset import (
 from moray.errors import UserError
 from moray.model.folder import LOCAL
 from moray.provenance.manifest import write_manifest
-from moray.rows.journal import Journal, key_of, resumable_folder
-from moray.rows.store import Counts, Record, RowsWriter, describe, write_groups
+from moray.rows.store import Counts, Record, Rows, RowsWriter, describe, write_groups
+from moray.stages.store import OpenStore, open_store
 from moray.tasks.classification.classifier import config_of, names_of
 from moray.tasks.classification.survey import OF_WORDS
-from moray.tasks.classification.tokenize_labelled import check_size
+from moray.tasks.classification.tokenize_labelled import TRUNCATION, check_size
 
 _TEST_TAGS = "test.tags"
 _SHOWN = 3
 
 
 def tokenize_labelled(
-    dataset: Path, model: Path, output: Path, cfg: dict[str, Any], code: str = ""
+    dataset: Path,
+    model: Path,
+    output: Path,
+    cfg: dict[str, Any],
+    code: str = "",
+    execution: dict[str, Any] | None = None,
 ) -> None:
     """Write the store of a dataset's three splits, and its manifest.
 
     A store of the same rows, model, settings and code that a killed process has begun is continued.
 
     Args:
-        code: the version of what decides on the rows.
+        code, execution: as of `open_store`.
 
     Raises:
         UserError: if a word has a tag that the model doesn't have, rows are too long for it, or its
@@ -63,10 +67,15 @@ def tokenize_labelled(
     if "token_type_ids" in tokenizer.model_input_names:
         fields.insert(1, ("types", "u1", (size,)))
     record = np.dtype(fields)
-    with resumable_folder(output, key_of(dataset, model, cfg, code)) as journal:
-        encoder = _Encoder(tokenizer, names, record, dataset.name)
-        files = (dataset / f"{split}.parquet" for split in SPLITS)
-        facts = {file.stem: encoder.write(file, output, journal) for file in files}
+    encoder = _Encoder(tokenizer, names, record, dataset.name)
+    prior, unread = [0] * len(names), Counter[str]()
+    with open_store(dataset, model, output, cfg, code, execution) as store:
+        facts = {}
+        for split in SPLITS:
+            facts[split], counts = _write(dataset / f"{split}.parquet", store, encoder)
+            unread.update({word[0]: n for (kind, *word), n in counts.items() if kind == "unread"})
+            if split == "train":
+                prior = [counts["tag", str(number)] for number in range(1, 1 + len(names))]
         held_out = chain.from_iterable(read_documents(dataset / "test.parquet"))
         write_groups(output, "test", map(group_of, held_out))
         write_manifest(
@@ -76,7 +85,7 @@ def tokenize_labelled(
             problem_type=OF_WORDS,
             label_names=names,
             # What a model knows that reads nothing: how many words have each tag.
-            prior=encoder.prior.tolist(),
+            prior=prior,
             block_size=size,
             recipe=cfg,
             splits=facts,
@@ -87,7 +96,7 @@ def tokenize_labelled(
         f", {cut:,} of them cut to {size} tokens, without {words:,} of their words" if cut else ""
     )
     say(f"tokens {output.name}: {rows:,} texts with words of {len(names)} tags{lost}")
-    if unread := encoder.unread:
+    if unread:
         shown = ", ".join(map(ascii, [*unread][:_SHOWN]))
         say(
             f"warning: tokens {output.name}: {unread.total():,} words are nothing to the "
@@ -95,43 +104,46 @@ def tokenize_labelled(
         )
 
 
-class _Encoder:
-    """Writes the rows of splits.
+def _write(file: Path, store: OpenStore, encoder: "_Encoder") -> tuple[dict[str, Any], Counts]:
+    """Write a split; returns its facts, and all that was counted."""
+    with RowsWriter(store.folder, file.stem, journal=store.journal) as writer:
+        tags_file = writer.open(_TEST_TAGS) if file.stem == "test" else None
+        label = f"tokenize {store.folder.name}"
+        for _, (rows, counts, tags) in store.windows(file, encoder.make_window, writer, label):
+            if tags_file:
+                tags_file.write(tags.data)
+            writer.add(rows, int(np.count_nonzero(rows["labels"])), counts)
+        counts = writer.counts
+        names = ("cut_documents", "cut_words")
+        return writer.facts() | {name: counts[name,] for name in names}, counts
 
-    Attributes:
-        unread: how often there were words that the tokenizer makes no token of.
-        prior: how many words to train on have each tag.
-    """
+
+class _Encoder:
+    """Makes rows of documents."""
 
     def __init__(self, tokenizer: Any, names: Sequence[str], record: Record, dataset: str) -> None:
-        self.unread = Counter[str]()
-        self.prior = np.zeros(len(names), np.int64)
         self._tokenizer, self._record, self._dataset = tokenizer, record, dataset
         self._numbers = {name: number for number, name in enumerate(names, 1)}
 
-    def write(self, file: Path, output: Path, journal: Journal) -> dict[str, Any]:
-        """Write a split; returns its facts."""
-        with RowsWriter(output, file.stem, journal=journal) as writer:
-            tags_file = writer.open(_TEST_TAGS) if file.stem == "test" else None
-            for documents in follow_documents(file, f"tokenize {output.name}", writer.num_resumed):
-                counts = Counts()
-                rows = np.zeros(len(documents), self._record)
-                rows["tokens"] = self._tokenizer.pad_token_id
-                for number, document in enumerate(documents):
-                    tags, firsts, cut, unread = self._fill(rows[number : number + 1], document)
-                    counts.update(("tag", str(tag)) for tag in tags.tolist())
-                    counts.update(("unread", word) for word in unread)
-                    counts["cut_documents",] += bool(cut)
-                    counts["cut_words",] += cut
-                    if tags_file:
-                        signed = np.append(np.where(firsts < 0, -tags, tags), 0)
-                        tags_file.write(signed.astype("<i4").tobytes())
-                writer.add(rows, int(np.count_nonzero(rows["labels"])), counts)
-            facts, counts = writer.facts(), writer.counts
-        self.unread.update({word[0]: n for (name, *word), n in counts.items() if name == "unread"})
-        if file.stem == "train":
-            self.prior[:] = [counts["tag", str(number)] for number in self._numbers.values()]
-        return facts | {name: counts[name,] for name in ("cut_documents", "cut_words")}
+    def make_window(
+        self, documents: list[Document], first_document: int
+    ) -> tuple[Rows, Counts, NDArray[np.int32]]:
+        """The rows of documents, what is counted of them, and their content of `test.tags`."""
+        counts = Counts()
+        rows = np.zeros(len(documents), self._record)
+        rows["tokens"] = self._tokenizer.pad_token_id
+        of_all = []
+        with TRUNCATION:
+            for number, document in enumerate(documents):
+                tags, firsts, cut, unread = self._fill(rows[number : number + 1], document)
+                counts.update(("unread", word) for word in unread)
+                counts["cut_documents",] += bool(cut)
+                counts["cut_words",] += cut
+                of_all.append(np.append(np.where(firsts < 0, -tags, tags), 0))
+        signed = np.concatenate(of_all).astype("<i4")
+        times = np.bincount(np.abs(signed), minlength=1).tolist()
+        counts.update({("tag", str(tag)): n for tag, n in enumerate(times) if tag and n})
+        return rows, counts, signed
 
     def _fill(
         self, row: NDArray[np.void], document: Document

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from moray.config.schema.datasets import Digits
+from moray.config.schema.image_datasets import Digits
 from moray.corpus.dataset import Document
 from moray.corpus.sources import OpenSource
 from moray.tasks.images.image_files import as_png

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from moray.config.schema.datasets import Idx
+from moray.config.schema.image_datasets import Idx
 from moray.config.splits import idx_files_by_split
 from moray.corpus.dataset import Document
 from moray.corpus.sources import OpenSource

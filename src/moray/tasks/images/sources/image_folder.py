@@ -9,7 +9,7 @@ from pathlib import Path
 from PIL import Image
 
 from moray.config.folders import files_below, folder_names
-from moray.config.schema.datasets import ImageFolder
+from moray.config.schema.image_datasets import ImageFolder
 from moray.config.splits import Split, folders_by_split, split_of
 from moray.console import say
 from moray.corpus.class_labels import similar_names

@@ -1,0 +1,1 @@
+"""Rows whose words are nearly those of another row, by MinHash."""

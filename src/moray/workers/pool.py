@@ -1,0 +1,126 @@
+"""Make windows on many cores: in threads of this process, or in tasks on the nodes of a cluster."""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import lru_cache, partial
+from typing import Any, Protocol, TypeVar
+
+from moray import machine
+from moray.config.layout import workers_are_here
+from moray.config.schema.sections import Ray
+from moray.workers.cluster import connect_for_tasks
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+# Python's lock is held for a fifth of the time, so more threads than this wait for each other.
+_USEFUL_THREADS = 4
+# Ray takes some ten seconds to start, in which a thread tokenises 20 MB.
+_BYTES_WORTH_RAY = 256 * 2**20
+# Python packs and writes some items while a tokenizer's threads work on others. Each of these
+# threads takes one document, so with long documents a single item wouldn't keep all of them busy.
+_THREADS = min(8, max(2, os.cpu_count() or 1))
+# While the result of one item is on its way, a core has another one.
+_ITEMS_PER_CPU = 2
+
+
+class Pool(Protocol):
+    """What calls functions on several cores."""
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """Yield a function's results in the order of the items, a few in memory at a time.
+
+        Raises:
+            Exception: what the function raises.
+        """
+
+
+@contextmanager
+def open_pool(execution: Mapping[str, Any] | None, num_bytes: int) -> Iterator[Pool]:
+    """The cores for work on so many bytes: the cluster of a run, or those of this machine.
+
+    Ray is used if it saves more time than it takes to start.
+
+    Args:
+        execution: see `layout.store_execution`; None for threads.
+
+    Raises:
+        UserError: if the cluster can't be used.
+    """
+    if execution is None or num_bytes < _BYTES_WORTH_RAY:
+        yield Threads()
+        return
+    settings = Ray(**execution["ray"])
+    if workers_are_here(settings, execution["launcher"]):
+        if machine.cores() <= _USEFUL_THREADS:
+            yield Threads()
+            return
+        settings = settings.model_copy(update={"address": "local"})
+    with connect_for_tasks(settings, f"runs.{execution['run']}.ray") as num_cpus:
+        yield RayTasks(num_cpus, settings.max_failures)
+
+
+class Threads:
+    """Threads of this process."""
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        with ThreadPoolExecutor(_THREADS) as threads:
+            results = (threads.submit(function, item).result for item in items)
+            yield from _in_order(results, _THREADS)
+
+
+class RayTasks:
+    """Tasks of Ray, one for each CPU; connect to it first. Those of a lost node are repeated."""
+
+    def __init__(self, num_cpus: int, max_failures: int) -> None:
+        self._at_once = _ITEMS_PER_CPU * max(1, num_cpus)
+        self._max_failures = max_failures
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        import ray
+
+        # Once for all tasks: a tokenizer has some megabytes.
+        stored = ray.put(function)
+        task = ray.remote(num_cpus=1, max_retries=self._max_failures)(_call)
+        results = (partial(_get, task.remote([stored], item)) for item in items)
+        yield from _in_order(results, self._at_once)
+
+
+def _in_order(results: Iterable[Callable[[], Result]], at_once: int) -> Iterator[Result]:
+    """Wait for results in their order; so many are begun before the first is waited for."""
+    waiting: deque[Callable[[], Result]] = deque()
+    for result in results:
+        waiting.append(result)
+        if len(waiting) == at_once:
+            yield waiting.popleft()()
+    while waiting:
+        yield waiting.popleft()()
+
+
+def _call(stored: list[Any], item: Item) -> Any:
+    # Ray starts a process for each core.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    (function,) = stored
+    return _function(function)(item)
+
+
+@lru_cache(maxsize=1)
+def _function(stored: Any) -> Callable[[Any], Any]:
+    """A function of the object store; each process has it for its next task."""
+    import ray
+
+    function: Callable[[Any], Any] = ray.get(stored)
+    return function
+
+
+def _get(result: Any) -> Any:
+    import ray
+    from ray.exceptions import RayTaskError
+
+    try:
+        return ray.get(result)
+    except RayTaskError as error:
+        raise error.cause from error
