@@ -104,7 +104,14 @@ MAKERS: dict[str, Callable[..., Stage]] = {
 }
 
 
-@pytest.mark.parametrize("name", MAKERS)
+# Those whose windows have the most to carry; the others before a release.
+OFTEN = ("talks", "words")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in OFTEN else pytest.param(name, marks=pytest.mark.release) for name in MAKERS],
+)
 def test_tasks_of_ray_make_the_same_store(
     name: str,
     tmp_path: Path,
