@@ -1,5 +1,9 @@
 """A store is the same wherever its windows are made."""
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -11,12 +15,14 @@ import pytest
 import rewarded
 import tagged
 from conversations import CHATML, TALKS
+from fleet import until
 from pictures import image_folder, model_section
 from resumed import in_small_groups, interrupt
+from small_model import recipe
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data, Ray
-from moray.corpus.dataset import SPLITS, write_dataset
+from moray.corpus.dataset import SPLITS, Document, write_dataset
 from moray.provenance.manifest import JOURNAL, damaged_files, read_manifest
 from moray.stages import store as stores
 from moray.stages.base_model import base_model
@@ -98,7 +104,14 @@ MAKERS: dict[str, Callable[..., Stage]] = {
 }
 
 
-@pytest.mark.parametrize("name", MAKERS)
+# Those whose windows have the most to carry; the others before a release.
+OFTEN = ("talks", "words")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in OFTEN else pytest.param(name, marks=pytest.mark.release) for name in MAKERS],
+)
 def test_tasks_of_ray_make_the_same_store(
     name: str,
     tmp_path: Path,
@@ -126,3 +139,40 @@ def test_tasks_of_ray_make_the_same_store(
         assert read_manifest(tmp_path / made / "store") == whole
         assert not damaged_files(tmp_path / made / "store")
         assert not (tmp_path / made / "store" / JOURNAL).exists()
+
+
+ON_RAY = """
+import json, sys
+from pathlib import Path
+from moray.tasks.language.tokenize import tokenize
+from moray.workers import pool
+
+pool._BYTES_WORTH_RAY = pool._USEFUL_THREADS = 0
+dataset, model, output, execution, cfg = map(json.loads, sys.argv[1:])
+if __name__ == "__main__":
+    tokenize(Path(dataset), Path(model), Path(output), cfg, execution=execution)
+"""
+
+
+def test_a_process_that_is_asked_to_end_keeps_what_it_has_written(
+    tmp_path: Path, model_folder: Path
+) -> None:
+    """Ray raises an error of its own on SIGTERM."""
+    rows = ((split, Document(text=f"{n} + 1")) for split in SPLITS for n in range(3000))
+    write_dataset(tmp_path / "rows", rows, "text", {})
+    dataset = in_small_groups(tmp_path / "rows", tmp_path / "dataset", 6)
+    execution = {"run": "x", "launcher": "ray", "ray": {"address": "local"}}
+    paths = map(str, (dataset, model_folder, tmp_path / "ended"))
+    words = [json.dumps(word) for word in (*paths, execution, recipe())]
+    command = [sys.executable, "-c", ON_RAY, *words]
+    journal = tmp_path / "ended" / JOURNAL
+    with subprocess.Popen(command, env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}) as process:
+        until(lambda: journal.is_file() and journal.read_bytes().count(b"\n") > 1)
+        process.terminate()
+    assert process.returncode != 0
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "ended: continues after " in done.stderr
+    tokenize(dataset, model_folder, tmp_path / "undisturbed", recipe())
+    assert read_manifest(tmp_path / "ended") == read_manifest(tmp_path / "undisturbed")
+    assert not damaged_files(tmp_path / "ended")

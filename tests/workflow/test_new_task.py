@@ -42,7 +42,7 @@ def test_a_task_with_rows_of_its_own_is_its_folder_its_rules_and_its_entries(
     assert "datasets.modules.format: got 'classification', expected " in done.stderr
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_the_folder_of_a_task_can_be_removed(fresh: Project) -> None:
     for name in (
         "classification",

@@ -265,7 +265,11 @@ class _SplitWriter:
 
 
 def _size(value: Any) -> int:
-    return len(value if isinstance(value, bytes) else str(value or "").encode())
+    if isinstance(value, bytes):
+        return len(value)
+    text = str(value or "")
+    # Strings know whether they are ASCII.
+    return len(text if text.isascii() else text.encode())
 
 
 def num_groups(file: Path) -> int:

@@ -43,8 +43,7 @@ def by_hash(
     """
     held_out: dict[str, set[bytes]] = {"test": set(), "validation": set()}
     groups = {split: Counter[bytes]() for split in splits if split != "train"}
-    for split, document in _documents_of(splits, validation, test):
-        identity = digest(content(document)) if copies or split != "train" else b""
+    for split, document, _, identity in _documents_of(splits, validation, test):
         if split != "train":
             held_out[split].add(identity)
         if copies and not is_blank(document):
@@ -53,12 +52,10 @@ def by_hash(
     unwritten = {"test": set(test_only), "validation": set(validation_only)}
     train_groups: set[bytes] = set()
     kinds = iter(copies.find().tolist()) if copies else repeat(Copy.NONE)
-    for split, document in _documents_of(splits, validation, test):
+    for split, document, whole, identity in _documents_of(splits, validation, test):
         if is_blank(document):
             blanks[split] += 1
             continue
-        whole = content(document)
-        identity = digest(whole)
         contradictions.note(document, identity)
         kind = Copy.NONE
         if split == "train":
@@ -121,14 +118,23 @@ def _cut(documents: Iterator[Document], ends: Mapping[str, int]) -> Iterator[tup
                 yield split, Document(text=part)
 
 
-def _documents_of(splits: Splits, validation: float, test: float) -> Iterator[tuple[str, Document]]:
-    for split, documents in splits.items():
+def _documents_of(
+    splits: Splits, validation: float, test: float
+) -> Iterator[tuple[str, Document, str, bytes]]:
+    """The documents with their splits, their content and its digest."""
+    for name, documents in splits.items():
         for document in documents():
-            yield (_split_of(document, validation, test) if split == "train" else split), document
+            whole = content(document)
+            identity, split = digest(whole), name
+            if name == "train":
+                group = group_of(document)
+                split = _split_of(identity if group == whole else digest(group), validation, test)
+            yield split, document, whole, identity
 
 
-def _split_of(document: Document, validation: float, test: float) -> str:
-    point = int.from_bytes(digest(group_of(document))[:8], "big") / 2**64
+def _split_of(group: bytes, validation: float, test: float) -> str:
+    """The split of a group by its digest."""
+    point = int.from_bytes(group[:8], "big") / 2**64
     if point < test:
         return "test"
     return "validation" if point < test + validation else "train"

@@ -29,6 +29,9 @@ from moray.provenance.space import explain_full_disk
 # What a kill may cost. Flushing to disk takes milliseconds.
 _SECONDS_BETWEEN_LINES = 1.0
 
+INTERRUPTIONS = (KeyboardInterrupt, SystemExit)
+"""What ends a process that isn't at fault; Ray turns SIGTERM into the latter."""
+
 
 class Journal:
     """The windows of a store's splits that are on disk.
@@ -94,7 +97,7 @@ def resumable_folder(folder: Path, key: str) -> Iterator[Journal]:
         with explain_full_disk(folder):
             yield journal
         path.unlink()
-    except KeyboardInterrupt:
+    except INTERRUPTIONS:
         raise
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moray.provenance.manifest import read_manifest
-from moray.rows.journal import Journal
+from moray.rows.journal import INTERRUPTIONS, Journal
 
 Record = np.dtype[np.void]
 """The type of a row."""
@@ -109,7 +109,7 @@ class RowsWriter:
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         with self._stack:
-            if self._journal and (kind is None or kind is KeyboardInterrupt):
+            if self._journal and (kind is None or issubclass(kind, INTERRUPTIONS)):
                 self._journal.flush(self._files.values())
 
     def open(self, name: str) -> BinaryIO | None:

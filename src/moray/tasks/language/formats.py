@@ -168,9 +168,11 @@ def _history_turns(history: Any) -> list[dict[str, str]]:
 
 def _has_completion(row: Mapping[str, Any], shape: Shape) -> bool:
     """Whether a row of `messages` has them as a prompt and its completion, as TRL's do."""
+    if shape.format != "messages":
+        return False
     names = ("messages", "prompt", "completion")
     whole, *parts = (_column(row, name, shape) in row for name in names)
-    return shape.format == "messages" and not whole and all(parts)
+    return not whole and all(parts)
 
 
 def _replaced_columns(row: Mapping[str, Any], shape: Shape, completes: bool) -> tuple[str, ...]:
@@ -273,6 +275,9 @@ def _check_text(value: Any, column: str) -> None:
 
 def _check_characters(text: str) -> None:
     """Refuse unpaired surrogates, which JSON escapes can express and UTF-8 can't."""
+    # Strings know whether they are ASCII.
+    if text.isascii():
+        return
     try:
         text.encode()
     except UnicodeEncodeError as error:

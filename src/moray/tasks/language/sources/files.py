@@ -310,7 +310,7 @@ def _decode(file: Path, content: bytes, offset: int) -> str:
 
 def _json(file: Path, text: str, line: int) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=_object)
+        return _DECODER.decode(text)
     except (ValueError, RecursionError) as error:
         if "\n" not in text and getattr(error, "pos", None) == len(text):
             # The line may be the beginning of a value over several lines.
@@ -332,6 +332,10 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         name, times = Counter(name for name, _ in pairs).most_common(1)[0]
         raise ValueError(f"the key {name} is there {times} times")
     return mapping
+
+
+# `json.loads` makes one for each call.
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)
 
 
 def _row_of_line(file: Path, line: str, number: int) -> Row | RowError:
