@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ import pytest
 
 from moray.corpus.dataset import Document, write_dataset
 from moray.errors import UserError
-from moray.proofs.comparison import read_proof
+from moray.proofs.comparison import Comparison, read_proof
+from moray.proofs.dataset import compare_dataset
 from moray.stages import download as stage
 from moray.stages.download import download
 
@@ -131,3 +133,31 @@ def test_texts_that_differ_in_white_space_are_named(
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     download(tmp_path / "out", cfg(path), {"train": [str(path)]})
     assert "rows that are in two splits but for white space: 0, pyarrow" in capsys.readouterr().err
+
+
+def test_many_small_rows_are_compared_in_little_memory_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hashes take 16 bytes a row, and some times that while they are sorted."""
+    count = 150_000
+    file = tmp_path / "rows.parquet"
+    pd.DataFrame({"text": [str(number) for number in range(count)]}).to_parquet(file)
+    download(tmp_path / "out", cfg(file), {"train": [str(file)]}, proofs="off")
+    described = json.loads((tmp_path / "out/dataset.json").read_text())
+
+    def compared() -> list[Comparison]:
+        given = tmp_path / "out", described, {"train": [str(file)]}
+        return [*compare_dataset(*given, seconds=1, by_rows=True, apart=True)]
+
+    # What is imported at first use.
+    compared()
+    tracemalloc.start()
+    results = compared()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 150 * count
+    assert [one.skipped for one in results] == [None] * len(results)
+    monkeypatch.setattr("moray.proofs.dataset._ROWS_PER_SECOND", count / 4)
+    rows, splits = compared()
+    assert rows.skipped is None
+    assert splits.skipped == "reading the rows again takes too long"

@@ -7,18 +7,20 @@ import csv
 import gzip
 import json
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from moray.proofs.comparison import Comparison
 
-# Bytes that a machine reads in a second; see `budget`.
-_BYTES_PER_SECOND = 30e6
+# What a machine reads in a second; see `budget`.
+_BYTES_PER_SECOND, _ROWS_PER_SECOND = 30e6, 300e3
 _FEW_SECONDS, _SHARE = 3.0, 0.02
 _TOO_LARGE = "reading the rows again takes too long"
 # Documents may have megabytes; the reader's default is 65,536 of them.
@@ -45,18 +47,20 @@ def compare_dataset(
         by_rows: whether each row of a file becomes one row, unless it is dropped.
         apart: whether the splits were made by their rows, so that they can share none.
     """
-    room = max(_FEW_SECONDS, _SHARE * seconds) * _BYTES_PER_SECOND
+    room = max(_FEW_SECONDS, _SHARE * seconds)
     paths = [Path(name) for names in files.values() for name in names]
     counters = [_num_rows(path) for path in paths] if by_rows else []
     if counters and None not in counters:
         what, library = "rows of the files", f"pyarrow {version('pyarrow')} and csv"
-        if sum(path.stat().st_size for path in paths) > room:
+        if sum(path.stat().st_size for path in paths) > room * _BYTES_PER_SECOND:
             yield Comparison(what, skipped=_TOO_LARGE)
         else:
             rows = sum(count() for count in counters if count)
             yield Comparison(what, _num_accounted_for(description), rows, library, rows)
     splits = {split: folder / f"{split}.parquet" for split in description["splits"]}
-    if sum(path.stat().st_size for path in splits.values()) > room:
+    num_rows = sum(split["rows"] for split in description["splits"].values())
+    size = sum(path.stat().st_size for path in splits.values())
+    if size > room * _BYTES_PER_SECOND or num_rows > room * _ROWS_PER_SECOND:
         yield Comparison("rows that are in two splits", skipped=_TOO_LARGE)
         return
     yield from _disjoint(splits, apart)
@@ -98,34 +102,36 @@ def _num_rows(path: Path) -> Any:
 
 
 def _disjoint(splits: Mapping[str, Path], apart: bool) -> Iterator[Comparison]:
-    contents = {split: list(_contents(path)) for split, path in splits.items()}
-    groups = {split: set(_groups(path)) for split, path in splits.items()}
+    # Of each split, hashes of its rows as they are and without white space, shape (rows, 2).
+    contents = [
+        np.fromiter(chain.from_iterable(_contents(path)), np.int64).reshape(-1, 2)
+        for path in splits.values()
+    ]
+    groups = [np.fromiter(map(hash, {*_groups(path)}), np.int64) for path in splits.values()]
     library = f"pyarrow {version('pyarrow')}"
-    rows = sum(pq.read_metadata(path).num_rows for path in splits.values())
-    whole, bare = (
-        {split: {one[kind] for one in some} for split, some in contents.items()} for kind in (0, 1)
-    )
-    shared = _shared(whole)
+    rows = sum(map(len, contents))
+    shared = _shared(hashes[:, 0] for hashes in contents)
     yield Comparison("rows that are in two splits", 0, shared, library, rows, advisory=not apart)
     # Rows differ if their white space does, so this is about the user's data.
     yield Comparison(
         "rows that are in two splits but for white space",
         0,
-        _shared(bare) - shared,
+        _shared(hashes[:, 1] for hashes in contents) - shared,
         library,
         rows,
         advisory=True,
     )
-    if any(groups.values()):
+    if any(map(len, groups)):
         yield Comparison(
             "groups that are in two splits", 0, _shared(groups), library, rows, advisory=not apart
         )
 
 
-def _shared(values: Mapping[str, set[Any]]) -> int:
-    """How many values are in more than one split."""
-    counts = Counter(value for some in values.values() for value in some)
-    return sum(count > 1 for count in counts.values())
+def _shared(splits: Iterable[NDArray[np.int64]]) -> int:
+    """How many hashes are in more than one split."""
+    of_each = [np.unique(hashes) for hashes in splits]
+    _, counts = np.unique(np.concatenate(of_each), return_counts=True)
+    return int((counts > 1).sum())
 
 
 def _contents(path: Path) -> Iterator[tuple[int, int]]:
