@@ -1,7 +1,9 @@
-"""Stages that are interrupted while they write a store, and called again."""
+"""Stages that are interrupted while they write a store or compute batches, and called again."""
 
 import re
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from moray.corpus.dataset import SPLITS
+from moray.evaluate.batches import Arrays, Batch, BatchWriter
 from moray.provenance.manifest import JOURNAL, damaged_files, read_manifest
 from moray.rows.store import RowsWriter
 
@@ -68,3 +71,72 @@ def interrupt(patch: pytest.MonkeyPatch, windows: int) -> None:
         written += 1
 
     patch.setattr(RowsWriter, "add", counted)
+
+
+def check_batches_resumption(
+    stage: Callable[[Path], None], folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What a stage writes to a folder is the same if it is interrupted after some batches.
+
+    None of them is computed again.
+    """
+    # Results may have its name.
+    own = folder / "own"
+    own.mkdir()
+    with _counted_batches() as added:
+        stage(own)
+    total, whole = len(added), _contents(own)
+    assert total >= 4
+    for number in sorted({1, total // 2, total - 1}):
+        shutil.rmtree(own)
+        own.mkdir()
+        with interrupted_after(number):
+            stage(own)
+        assert any(path.name.startswith(".batches-") for path in own.rglob("*"))
+        capfd.readouterr()
+        with _counted_batches() as rest:
+            stage(own)
+        assert {*rest} | {*added[:number]} == {*added}
+        assert len(rest) == total - number
+        plural = "es" * (number > 1)
+        line = f": continues after {number} batch{plural} of an earlier process\n"
+        assert line in capfd.readouterr().err
+        assert _contents(own) == whole
+
+
+@contextmanager
+def interrupted_after(count: int) -> Iterator[None]:
+    """Interrupt the body as Ctrl-C does, after so many batches."""
+    add, added = BatchWriter.add, 0
+
+    def counted(self: BatchWriter, batch: Batch, arrays: Arrays) -> None:
+        nonlocal added
+        if added == count:
+            raise KeyboardInterrupt
+        add(self, batch, arrays)
+        added += 1
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BatchWriter, "add", counted)
+        with pytest.raises(KeyboardInterrupt):
+            yield
+
+
+@contextmanager
+def _counted_batches() -> Iterator[list[Batch]]:
+    """The batches that are computed in the body."""
+    add, added = BatchWriter.add, list[Batch]()
+
+    def counted(self: BatchWriter, batch: Batch, arrays: Arrays) -> None:
+        add(self, batch, arrays)
+        added.append(batch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BatchWriter, "add", counted)
+        yield added
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    """All files of a folder, hidden ones too."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}

@@ -4,6 +4,9 @@ import json
 import math
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +14,14 @@ import numpy as np
 import pytest
 import torch
 from jobs import execution_of, job_maker
+from resumed import check_batches_resumption, interrupted_after
 from transformers import AutoModelForCausalLM
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.losses import Preference
 from moray.corpus.dataset import content, read_documents, write_dataset
 from moray.errors import UserError
+from moray.evaluate.batches import Arrays, Batch, BatchWriter
 from moray.evaluate.worker import batches_of
 from moray.model.load import load_model
 from moray.provenance.manifest import write_manifest
@@ -31,6 +36,7 @@ from moray.train.loop import train
 from moray.workers.entry import Worker
 
 CFG = {"max_documents": None, "bootstrap_samples": 30, "confidence": 0.9, "precision": "auto"}
+MIXED = CFG | {"datasets": ["one", "two"]}
 EXECUTION = execution_of("evaluate")
 
 
@@ -169,6 +175,136 @@ def test_a_fault_of_a_worker_costs_one_line(
     missing, output = tmp_path / "missing", tmp_path / "eval.json"
     with pytest.raises(UserError, match="can't load a causal language model"):
         evaluate("tuned", model_folder, missing, [store], output, CFG, execution)
+
+
+@pytest.mark.parametrize("dataset", ["prompt-completion"], indirect=True)
+def test_an_interrupted_evaluation_continues_and_ends_with_the_same_bytes(
+    tmp_path: Path,
+    model_folder: Path,
+    tuned_folder: Path,
+    store: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def stage(folder: Path) -> None:
+        output, execution = folder / "eval.json", execution_of("evaluate", batch_size=1)
+        evaluate("tuned", model_folder, tuned_folder, [store, store], output, MIXED, execution)
+
+    check_batches_resumption(stage, tmp_path, capfd)
+
+
+@pytest.mark.parametrize("dataset", ["text"], indirect=True)
+def test_batches_of_other_inputs_settings_or_code_do_not_count(
+    tmp_path: Path,
+    model_folder: Path,
+    tuned_folder: Path,
+    store: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    output = tmp_path / "eval.json"
+    other_store = Path(shutil.copytree(store, tmp_path / "store"))
+    manifest = json.loads((store / "manifest.json").read_text())
+    (other_store / "manifest.json").write_text(json.dumps(manifest | {"other": True}))
+
+    def stage(
+        tuned: Path = tuned_folder,
+        store: Path = store,
+        confidence: float = 0.9,
+        size: int = 2,
+        code: str = "",
+    ) -> None:
+        cfg, execution = CFG | {"confidence": confidence}, execution_of("evaluate", 1, size)
+        evaluate("tuned", model_folder, tuned, [store], output, cfg, execution, code=code)
+
+    others: list[dict[str, Any]] = [
+        {"tuned": model_folder},
+        {"store": other_store},
+        {"confidence": 0.8},
+        {"size": 3},
+        {"code": "evaluate language 2"},
+    ]
+    for other in others:
+        with interrupted_after(2):
+            stage()
+        capfd.readouterr()
+        with interrupted_after(1):
+            stage(**other)
+        assert "continues" not in capfd.readouterr().err
+        # They are the only ones that are kept.
+        stage(**other)
+        assert "evaluate tuned: continues after 1 batch of" in capfd.readouterr().err
+        assert {*tmp_path.iterdir()} == {output, other_store}
+
+
+@pytest.mark.parametrize("dataset", ["text"], indirect=True)
+def test_what_a_proof_refuses_is_computed_anew(
+    tmp_path: Path,
+    model_folder: Path,
+    tuned_folder: Path,
+    store: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def doubled(self: BatchWriter, batch: Batch, arrays: Arrays) -> None:
+        arrays["nll"][:] *= 2
+
+    output = tmp_path / "eval.json"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BatchWriter, "add", doubled)
+        with pytest.raises(UserError, match="differs from the plain library in loss of base"):
+            run(model_folder, tuned_folder, store, output)
+    run(model_folder, tuned_folder, store, output)
+    assert "continues" not in capfd.readouterr().err
+    assert [*tmp_path.iterdir()] == [output]
+
+
+_KILLED = """
+import json, os, signal, sys
+from pathlib import Path
+from moray.evaluate import batches
+from moray.stages.evaluate import evaluate
+
+folders, count, cfg, execution = json.loads(sys.argv[1])
+add = batches.BatchWriter.add
+batches._SECONDS_BETWEEN_FLUSHES = 0.0
+
+def killing(self, batch, arrays):
+    global count
+    add(self, batch, arrays)
+    count -= 1
+    if not count:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+batches.BatchWriter.add = killing
+base, tuned, store, output = map(Path, folders)
+evaluate("tuned", base, tuned, [store], output, cfg, execution)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("dataset", ["prompt-completion"], indirect=True)
+def test_other_workers_continue_after_a_kill(
+    tmp_path: Path,
+    model_folder: Path,
+    tuned_folder: Path,
+    store: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "killed").mkdir()
+    whole, output = tmp_path / "whole.json", tmp_path / "killed/eval.json"
+    for count in (3, 4):
+        folders = [str(folder) for folder in (model_folder, tuned_folder, store, output)]
+        arguments = json.dumps([folders, count, CFG, execution_of("evaluate", batch_size=1)])
+        # Other threads round differently.
+        env = os.environ | {"OMP_NUM_THREADS": "1"}
+        done = subprocess.run([sys.executable, "-c", _KILLED, arguments], env=env, check=False)
+        assert done.returncode == -signal.SIGKILL
+    assert not output.exists()
+    capfd.readouterr()
+    two = execution_of("evaluate", num_workers=2, batch_size=1)
+    evaluate("tuned", model_folder, tuned_folder, [store], output, CFG, two)
+    assert "evaluate tuned: continues after 7 batches of" in capfd.readouterr().err
+    assert [*output.parent.iterdir()] == [output]
+    evaluate("tuned", model_folder, tuned_folder, [store], whole, CFG, two)
+    assert output.read_bytes() == whole.read_bytes()
 
 
 def test_intervals_follow_confidence_and_resamplings(

@@ -31,6 +31,9 @@ rule classify:
         ),
         cfg=lambda wildcards: plan.predict_config(EXPERIMENT, wildcards.run),
         execution=execution_of("generate"),
+        # Batches that another version has computed don't count. It isn't compared with the last
+        # execution, because it takes `input`.
+        version=lambda wildcards, input: version_of("classify", task_of(wildcards.run)),
     message:
         "classify {wildcards.run}"
     script:

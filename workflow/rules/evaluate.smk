@@ -31,6 +31,9 @@ rule evaluate:
         ),
         cfg=lambda wildcards: plan.evaluate_config(EXPERIMENT, wildcards.run),
         execution=execution_of("evaluate"),
+        # Batches that another version has computed don't count. It isn't compared with the last
+        # execution, because it takes `input`.
+        version=lambda wildcards, input: version_of("evaluate", task_of(wildcards.run)),
     message:
         "evaluate {wildcards.run}"
     script:

@@ -33,6 +33,11 @@ rule generate_run:
         ),
         cfg=lambda wildcards: plan.generate_config(EXPERIMENT, wildcards.run),
         execution=execution_of("generate"),
+        # Batches that another version has computed don't count. It isn't compared with the last
+        # execution, because it takes `input`.
+        version=lambda wildcards, input: version_of(
+            "generate", *EXPERIMENT.runs[wildcards.run].generate.metrics
+        ),
     message:
         "generate {wildcards.run}"
     script:

@@ -34,6 +34,9 @@ rule predict:
         code=lambda wildcards: code("predict", "images", of=wildcards.run),
         cfg=lambda wildcards: plan.predict_config(EXPERIMENT, wildcards.run),
         execution=execution_of("generate"),
+        # Batches that another version has computed don't count. It isn't compared with the last
+        # execution, because it takes `input`.
+        version=lambda wildcards, input: version_of("predict", "images"),
     message:
         "predict {wildcards.run}"
     script:

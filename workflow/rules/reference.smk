@@ -31,6 +31,8 @@ rule reference:
         execution=lambda wildcards, input, threads: layout.evaluation_execution(
             EXPERIMENT, REFERENCES[wildcards.reference], "evaluate", threads
         ),
+        # Batches that another version has computed don't count.
+        version=lambda wildcards, input: version_of("reference", "language"),
     message:
         "reference {wildcards.reference}"
     script:

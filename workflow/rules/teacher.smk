@@ -32,6 +32,8 @@ rule teacher:
         execution=lambda wildcards, input, threads: layout.evaluation_execution(
             EXPERIMENT, taught_run(wildcards), "evaluate", threads
         ),
+        # Batches that another version has computed don't count.
+        version=lambda wildcards, input: version_of("teacher", "language"),
     message:
         "teacher {wildcards.taught}"
     script:

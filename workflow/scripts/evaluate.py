@@ -15,5 +15,6 @@ with stage(snakemake.log[0]):
         output=Path(snakemake.output[0]),
         cfg=snakemake.params.cfg,
         execution=snakemake.params.execution,
+        code=snakemake.params.version,
         compared=[Path(split) for split in snakemake.input.compared],
     )

@@ -16,4 +16,5 @@ with stage(snakemake.log[0]):
         settings=Path(snakemake.output.settings),
         cfg=snakemake.params.cfg,
         execution=snakemake.params.execution,
+        code=snakemake.params.version,
     )

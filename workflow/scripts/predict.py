@@ -18,4 +18,5 @@ with stage(snakemake.log[0]):
         svg=Path(snakemake.output.svg),
         cfg=snakemake.params.cfg,
         execution=snakemake.params.execution,
+        code=snakemake.params.version,
     )

@@ -15,5 +15,6 @@ with stage(snakemake.log[0]):
         output=Path(snakemake.output[0]).parent,
         cfg=snakemake.params.cfg,
         execution=snakemake.params.execution,
+        code=snakemake.params.version,
         proofs=snakemake.params.proofs,
     )

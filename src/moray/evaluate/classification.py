@@ -15,15 +15,15 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from moray.corpus.dataset import Document, read_documents
+from moray.evaluate.batches import Arrays
 from moray.evaluate.bootstrap import compare, sums_of_units, units_to_resample
 from moray.evaluate.driver import start_evaluation_workers
 from moray.evaluate.worker import (
     Evaluation,
     EvaluationJob,
     Load,
-    for_each_model,
+    batch_results,
     may_be_bf16,
-    own_batches,
 )
 from moray.proofs.budget import TOO_LARGE, num_rows_affordable
 from moray.proofs.comparison import Comparison, transformers_version
@@ -81,18 +81,21 @@ def classify_on_worker(
     numbers = rows_to_classify(split, max_rows)
 
     @torch.no_grad()
-    def answers(model: PreTrainedModel) -> Answers:
+    def compute(
+        model: PreTrainedModel, part: str, batches: Iterable[NDArray[np.int64]]
+    ) -> Iterator[Arrays]:
         def classify(some: Sequence[int]) -> list[NDArray[np.float32]]:
             logits = classifier.logits(model, split.rows[list(some)], manifest).float()
             return list(classifier.answers(logits).cpu().numpy())
 
-        by_number: Answers = {}
-        for batch in own_batches(numbers, job, worker):
-            some = batch.tolist()
-            by_number |= zip(some, split_on_out_of_memory(classify, some), strict=True)
-        return by_number
+        for batch in batches:
+            answers = split_on_out_of_memory(classify, batch.tolist())
+            yield {"rows": batch, "answers": np.stack(answers)}
 
-    return for_each_model(answers, job, worker, classifier.load)
+    by_model: dict[str, Answers] = {name: {} for name in job.models}
+    for batch, arrays in batch_results(compute, {"test": numbers}, job, worker, classifier.load):
+        by_model[batch.model] |= zip(arrays["rows"].tolist(), arrays["answers"], strict=True)
+    return by_model
 
 
 def rows_to_classify(split: StoredRows, max_rows: int | None) -> NDArray[np.int64]:
@@ -200,10 +203,11 @@ def answers_for_samples(
     output: Path,
     cfg: dict[str, Any],
     execution: dict[str, Any],
+    code: str,
 ) -> dict[str, NDArray[np.float32]]:
     """The answers of models for as many test rows as there are samples, by the models' names."""
     count = len(rows_to_classify(StoredRows(store, "test"), cfg["num_samples"]))
-    with start_evaluation_workers("generate", run, output, cfg, execution) as workers:
+    with start_evaluation_workers("generate", run, output, cfg, execution, code) as workers:
         classify = partial(classify_on_worker, classifier=classifier, max_rows=cfg["num_samples"])
         folders = {name: folder.absolute() for name, folder in models.items()}
         results = workers.run(classify, folders, (store.absolute(),), count)

@@ -1,11 +1,15 @@
 """How evaluation jobs run on workers: of N workers, each processes every N-th batch.
 
-Batches depend only on the rows, so results don't depend on the number of workers. Models are loaded
-one after another, so that only one is in memory.
+Batches depend only on the rows, so results don't depend on the number of workers, and those that an
+earlier process has on disk aren't computed again. Models are loaded one after another, so that only
+one is in memory.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -16,6 +20,7 @@ from transformers import PreTrainedModel
 
 from moray import machine
 from moray.errors import UserError, first_line
+from moray.evaluate.batches import SUFFIX, Arrays, Batch, BatchResults, BatchWriter
 from moray.model.load import load_model
 from moray.proofs.comparison import Comparison
 from moray.workers.entry import BatchCounter, EntryPoint, Worker
@@ -26,6 +31,9 @@ Result = TypeVar("Result")
 
 Load = Callable[[Path, torch.dtype, torch.device], PreTrainedModel]
 """Loads a model from a folder, with weights of a type, to a device."""
+
+Compute = Callable[[PreTrainedModel, str, Iterable[NDArray[np.int64]]], Iterator[Arrays]]
+"""Computes with a model what is kept of batches of a part of a job, one after the other."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,8 @@ class EvaluationJob:
         models: the models' folders, by name; absolute, because the current directory of a Ray
             worker is another one.
         stores: stores of rows, absolute.
+        batches: folder for the results of batches, which all workers and later processes with the
+            same job see; None without such a folder.
     """
 
     folder: Path
@@ -50,6 +60,7 @@ class EvaluationJob:
     threads: int | None
     models: dict[str, Path] = field(default_factory=dict)
     stores: tuple[Path, ...] = ()
+    batches: Path | None = None
 
     def with_inputs(self, here: Callable[[Path], Path]) -> Self:
         """The job with other places of its models and its stores."""
@@ -88,12 +99,63 @@ def batches_of(items: Items, batch_size: int) -> list[Items]:
     return [items[start : start + batch_size] for start in range(0, len(items), batch_size)]
 
 
-def own_batches(items: Items, job: EvaluationJob, worker: Worker) -> Iterator[Items]:
-    """Yield this worker's batches, and count each one when the next is taken."""
-    counter = BatchCounter(job.folder, worker.rank)
-    for batch in batches_of(items, job.batch_size)[worker.rank :: worker.world_size]:
-        yield batch
-        counter.add()
+def files_of_batches(rank: int) -> tuple[str, ...]:
+    """The file of a worker's results in the job's folder, where they are without `batches`."""
+    return (f"{rank}{SUFFIX}",)
+
+
+def batch_results(
+    compute: Compute,
+    parts: Mapping[str, NDArray[np.int64]],
+    job: EvaluationJob,
+    worker: Worker,
+    load: Load = load_model,
+) -> Iterator[tuple[Batch, Arrays]]:
+    """Yield the results of this worker's batches, and count those that it computes.
+
+    They are on disk when they are yielded, or soon after. A model is only loaded for batches that
+    aren't there yet.
+
+    Args:
+        parts: the rows or prompts to process with each model, by the name of a part.
+
+    Raises:
+        UserError: if memory is too small even for a single row, or the disk is full.
+    """
+    own = [
+        (part, number, batch)
+        for part, items in parts.items()
+        for number, batch in enumerate(batches_of(items, job.batch_size))
+        if number % worker.world_size == worker.rank
+    ]
+    name = f"{worker.rank}.unfinished" if job.batches is None else f"{uuid.uuid4().hex}{SUFFIX}"
+    file = (job.batches or job.folder) / name
+    earlier, counter = BatchResults(job.batches), BatchCounter(job.folder, worker.rank)
+    with BatchWriter(file, worker.world_size) as writer, _prepared(job, worker) as dtype:
+        for model, folder in job.models.items():
+            rest = []
+            for part, number, items in own:
+                batch = Batch(model, part, number)
+                if (arrays := earlier.read(batch)) is None:
+                    rest.append((batch, items))
+                else:
+                    yield batch, arrays
+            if rest:
+                for batch, arrays in _compute(compute, load(folder, dtype, worker.device), rest):
+                    writer.add(batch, arrays)
+                    counter.add()
+                    yield batch, arrays
+    if job.batches is None and file.exists():
+        # Where there is no shared folder, a file is sent once it has its name.
+        file.replace(file.with_name(*files_of_batches(worker.rank)))
+
+
+def _compute(
+    compute: Compute, model: PreTrainedModel, rest: Iterable[tuple[Batch, NDArray[np.int64]]]
+) -> Iterator[tuple[Batch, Arrays]]:
+    for part, some in groupby(rest, lambda one: one[0].part):
+        batches, items = zip(*some, strict=True)
+        yield from zip(batches, compute(model, part, items), strict=True)
 
 
 def for_each_model(
@@ -107,14 +169,24 @@ def for_each_model(
     Raises:
         UserError: if memory is too small even for a single row.
     """
-    if job.threads is not None:
-        torch.set_num_threads(job.threads)
-    dtype = dtype_of(job.precision, worker.device)
-    try:
+    with _prepared(job, worker) as dtype:
         return {
             name: function(load(folder, dtype, worker.device))
             for name, folder in job.models.items()
         }
+
+
+@contextmanager
+def _prepared(job: EvaluationJob, worker: Worker) -> Iterator[torch.dtype]:
+    """Set the threads for a body that computes with models; yields the type of their weights.
+
+    Raises:
+        UserError: if the body runs out of memory, which it does for a single row.
+    """
+    if job.threads is not None:
+        torch.set_num_threads(job.threads)
+    try:
+        yield dtype_of(job.precision, worker.device)
     except Exception as error:
         if not is_out_of_memory(error):
             raise

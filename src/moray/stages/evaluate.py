@@ -1,6 +1,5 @@
 """Score a run's model and its base on the same held-out rows."""
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,11 @@ def evaluate(
     cfg: dict[str, Any],
     execution: dict[str, Any],
     compared: Sequence[Path] = (),
+    code: str = "",
 ) -> None:
     """Write `eval.json`.
+
+    The batches that a killed process has on disk aren't scored again.
 
     Args:
         stores: the run's stores, in the order of its datasets.
@@ -33,24 +35,23 @@ def evaluate(
             depends on, and the section that only the run's task reads.
         compared: splits that documents may be held out of in one and trained on in another; `cfg`
             has the runs that train on their datasets as `trained_by`.
+        code: the version of what decides on the result.
     """
     models = {"base": base.absolute(), "tuned": tuned.absolute()}
     folders = tuple(store.absolute() for store in stores)
     module = module_of(read_manifest(stores[0])["task"], "evaluation")
     evaluation: Evaluation = module.evaluation(models, folders, cfg)
-    began = time.monotonic()
-    with start_evaluation_workers("evaluate", run, output, cfg, execution) as workers:
+    with start_evaluation_workers("evaluate", run, output, cfg, execution, code) as workers:
         results = workers.run(evaluation.entry_point, models, folders, *evaluation.rows)
-    result = evaluation.scores(results)
-    if execution["proofs"] != "off":
-        seconds = time.monotonic() - began
-        proof = collect("scores", lambda: evaluation.proof(results, seconds))
-        result["proof"] = conclude(proof, execution["proofs"], f"runs.{run}")
-    inputs = [folder / MANIFEST for folder in [base, tuned, *stores]]
-    if overlaps := find_overlaps(compared, cfg.get("trained_by", {})):
-        result["overlaps"] = overlaps
-        inputs += compared
-    write_sealed(output, result, inputs)
+        result = evaluation.scores(results)
+        if execution["proofs"] != "off":
+            proof = collect("scores", lambda: evaluation.proof(results, workers.seconds))
+            result["proof"] = conclude(proof, execution["proofs"], f"runs.{run}")
+        inputs = [folder / MANIFEST for folder in [base, tuned, *stores]]
+        if overlaps := find_overlaps(compared, cfg.get("trained_by", {})):
+            result["overlaps"] = overlaps
+            inputs += compared
+        write_sealed(output, result, inputs)
     for name in evaluation.figures:
         before, after = (with_interval(result[model][name]) for model in ("base", "tuned"))
         say(f"{run}: {name} {before} before, {after} after")

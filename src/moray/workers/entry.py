@@ -143,20 +143,24 @@ class BatchCounter:
 
 
 @contextmanager
-def show_batches(folder: Path, label: str, total: int) -> Iterator[None]:
-    """Show the number of batches that workers have counted while the body runs."""
+def show_batches(folder: Path, label: str, total: int, start: int = 0) -> Iterator[None]:
+    """Show the number of batches that workers have counted while the body runs.
+
+    Args:
+        start: how many of the total were done before.
+    """
     end = threading.Event()
 
     def batches() -> Iterator[int]:
-        number = 0
+        number = start
         while number < total and not end.wait(_POLL_SECONDS):
-            count = sum(file.stat().st_size for file in folder.glob(f"{_COUNTER}*"))
+            count = start + sum(file.stat().st_size for file in folder.glob(f"{_COUNTER}*"))
             while number < min(count, total):
                 number += 1
                 yield number
 
     def show() -> None:
-        for _ in progress(batches(), label, "batch", total):
+        for _ in progress(batches(), label, "batch", total, start):
             pass
 
     follower = threading.Thread(target=show, daemon=True)

@@ -7,14 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from resumed import check_batches_resumption, interrupted_after
 from taught import CFG, write_taught, write_teacher
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from moray.errors import UserError
+from moray.evaluate.batches import Batch, BatchResults
+from moray.evaluate.worker import EvaluationJob
 from moray.proofs.comparison import read_proof
 from moray.provenance.manifest import damaged_files, read_manifest
-from moray.rows.store import StoredRows
+from moray.rows.store import StoredRows, record_of
+from moray.tasks.distillation.teacher import Likeliest, predict_on_worker
 from moray.tasks.language.proofs.plain import pieces_of
+from moray.workers.entry import Worker
 
 SPLITS = ("train", "validation")
 
@@ -89,6 +94,47 @@ def test_the_number_of_workers_changes_nothing_but_rounding(
         np.testing.assert_allclose(one["teacher_logs"], other["teacher_logs"], rtol=2e-3)
     # What the workers wrote is gone.
     assert {path.name for path in tmp_path.iterdir()} == {"1", "2"}
+
+
+def test_an_interrupted_teacher_continues_and_ends_with_the_same_bytes(
+    taught: Path, small: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def stage(folder: Path) -> None:
+        write_taught(taught, small, folder / "store")
+
+    check_batches_resumption(stage, tmp_path, capfd)
+
+
+@pytest.mark.parametrize("before", [1, 3])
+def test_other_workers_go_on_with_a_teacher_s_batches(
+    before: int, taught: Path, small: Path, tmp_path: Path
+) -> None:
+    store, cpu = taught / "store", torch.device("cpu")
+    job = EvaluationJob(
+        tmp_path,
+        4,
+        "key",
+        "fp32",
+        None,
+        {"teacher": taught / "teacher"},
+        (small / "tokens",),
+        tmp_path / "batches",
+    )
+    vocabulary = len(AutoTokenizer.from_pretrained(small / "model"))
+    likeliest = Likeliest(8, 2.0, vocabulary)
+    record = record_of(read_manifest(store))
+    for rank in range(before):
+        with interrupted_after(2):
+            predict_on_worker(job, Worker(rank, before, cpu), record, likeliest, "path")
+    for rank in range(2):
+        predict_on_worker(job, Worker(rank, 2, cpu), record, likeliest, "path")
+    results = BatchResults(tmp_path / "batches")
+    for name in SPLITS:
+        expected = StoredRows(store, name).rows
+        for number in range(-(-len(expected) // 4)):
+            arrays = results.read(Batch("teacher", name, number))
+            assert arrays is not None
+            assert arrays["rows"].tobytes() == expected[4 * number :][:4].tobytes()
 
 
 def test_more_tokens_than_the_tokenizer_has_are_all_of_them(

@@ -12,6 +12,7 @@ import pytest
 import torch
 from conversations import CHATML, chat_tokenizer, conversation
 from jobs import execution_of
+from resumed import check_batches_resumption
 from tokenizers import decoders
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
@@ -332,6 +333,24 @@ def test_the_number_of_workers_changes_no_continuation(
         samples.append(output.read_text())
     assert samples[0] == samples[1]
     assert len(samples[0].splitlines()) == 7
+
+
+@pytest.mark.parametrize("dataset", ["text"], indirect=True)
+def test_an_interrupted_generation_continues_and_ends_with_the_same_bytes(
+    tmp_path: Path,
+    model_folder: Path,
+    tuned_folder: Path,
+    dataset: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    cfg = of_dataset(CFG | {"temperature": 1.0, "num_samples": 7})
+
+    def stage(folder: Path) -> None:
+        rows, execution = dataset / "test.parquet", execution_of("generate", batch_size=2)
+        output, settings = folder / "samples.jsonl", folder / "generation.json"
+        generate("tuned", model_folder, tuned_folder, [rows], output, settings, cfg, execution)
+
+    check_batches_resumption(stage, tmp_path, capfd)
 
 
 def test_what_is_in_force_is_written_beside_the_samples(

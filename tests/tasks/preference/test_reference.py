@@ -7,13 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from jobs import execution_of
+from resumed import check_batches_resumption
 from small_model import EXECUTION, HELD, make_reference, write_stores
 from transformers import AutoModelForCausalLM
 
+from moray.config.schema.losses import Preference
 from moray.config.schema.sections import Data
 from moray.errors import UserError
 from moray.provenance.manifest import damaged_files, read_manifest
 from moray.rows.store import StoredRows
+from moray.stages.evaluate import evaluate
 from moray.tasks.language.proofs.plain import log_probabilities
 from moray.tasks.language.rows import StoredSplit
 from moray.tasks.preference.proofs import pairs_of
@@ -82,6 +86,29 @@ def test_the_number_of_workers_changes_nothing(
         np.testing.assert_array_equal(together["tokens"], alone["tokens"])
     # What the workers shared is gone.
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("kind", ["reference", "evaluation"])
+def test_what_is_interrupted_continues_and_ends_with_the_same_bytes(
+    kind: str, tmp_path: Path, preferences: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = preferences / "model"
+    cfg = {
+        "max_documents": None,
+        "bootstrap_samples": 20,
+        "confidence": 0.9,
+        "precision": "fp32",
+        "preference": Preference().model_dump(),
+    }
+
+    def stage(folder: Path) -> None:
+        if kind == "reference":
+            make_reference(preferences, model, folder / "out")
+        else:
+            output, execution = folder / "eval.json", execution_of("evaluate", batch_size=1)
+            evaluate("name", model, model, [preferences / "pairs"], output, cfg, execution)
+
+    check_batches_resumption(stage, tmp_path, capfd)
 
 
 def test_a_fault_leaves_nothing_behind(tmp_path: Path, preferences: Path) -> None:

@@ -33,6 +33,7 @@ def classify(
     settings: Path,
     cfg: dict[str, Any],
     execution: dict[str, Any],
+    code: str = "",
 ) -> None:
     """Write `samples.jsonl`: texts with their labels, and what both models say.
 
@@ -44,7 +45,9 @@ def classify(
     split = StoredRows(store, "test")
     numbers = rows_to_classify(split, cfg["num_samples"])
     asked = {"tuned": tuned} if says_nothing(base) else {"base": base, "tuned": tuned}
-    answers = answers_for_samples(classifier_of(problem), run, asked, store, output, cfg, execution)
+    answers = answers_for_samples(
+        classifier_of(problem), run, asked, store, output, cfg, execution, code
+    )
     answers = {"base": prior_answers(manifest, len(numbers)), **answers}
     labels = _read(_one_hot(split.rows["label"][numbers], problem, len(names)), problem, names)
     said = {name: _read(each, problem, names) for name, each in answers.items()}

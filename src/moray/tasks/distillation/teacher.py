@@ -1,16 +1,14 @@
 """Store what a teacher predicts in the place of each trained token, for all runs that learn it."""
 
-import os
-import shutil
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -19,20 +17,20 @@ from moray.config.schema.base import Proofs
 from moray.config.tasks import sequence_length
 from moray.console import say
 from moray.errors import UserError
+from moray.evaluate.batches import Arrays, Batch, BatchResults, bytes_of_batches
 from moray.evaluate.driver import start_evaluation_workers
 from moray.evaluate.worker import (
     EvaluationJob,
-    batches_of,
-    for_each_model,
+    batch_results,
+    files_of_batches,
     may_be_bf16,
-    own_batches,
 )
 from moray.model.attention import varlen_if_possible
 from moray.model.load import check_length
 from moray.proofs.comparison import collect, conclude, write_proof
 from moray.provenance.manifest import MANIFEST, atomic_folder, read_manifest, write_manifest
 from moray.provenance.space import check_space
-from moray.rows.store import Record, Rows, StoredRows, describe, map_file, record_of
+from moray.rows.store import Record, Rows, StoredRows, describe, record_of
 from moray.tasks.distillation.proofs import compare_with_plain
 from moray.tasks.distillation.rows import LOG, has_entry, with_teacher
 from moray.tasks.language.cross_entropy import logits_by_chunk
@@ -71,14 +69,18 @@ def teacher(
     cfg: dict[str, Any],
     execution: dict[str, Any],
     proofs: Proofs = "refuse",
+    code: str = "",
 ) -> None:
     """Write a store: the rows of a token store with the fields of `rows`; its manifest last.
+
+    The batches that a killed process has on disk aren't computed again.
 
     Args:
         run: the first run that uses it.
         model: folder of the teacher.
         base: folder of the run's base model, whose tokenizer made the tokens.
         cfg: `precision`, `temperature` and `top_k`.
+        code: the version of what decides on the result.
 
     Raises:
         UserError: if the teacher has another tokenizer, or takes no rows of this length.
@@ -91,22 +93,28 @@ def teacher(
     most = max(_most_trained(split) for split in splits.values())
     record = with_teacher(record_of(manifest), most, likeliest.top_k)
     facts = {name: manifest["splits"][name] for name in _SPLITS}
-    began = time.monotonic()
     size = sum(map(len, splits.values())) * record.itemsize
-    with atomic_folder(output):
-        # The parts of the workers, and the whole.
-        check_space(output, 2 * size)
-        with start_evaluation_workers(
-            "evaluate", run, output, cfg, execution, label=f"teacher {output.name}"
-        ) as workers:
-            entry_point = partial(predict_on_worker, record=record, likeliest=likeliest, path=path)
-            counts = [*map(len, splits.values())]
-            stores, models = (tokens.absolute(),), {"teacher": model.absolute()}
-            results = workers.run(entry_point, models, stores, *counts, files=_parts)
-            for name, count in zip(_SPLITS, counts, strict=True):
-                parts = [workers.job.folder / _part(name, rank) for rank in range(len(results))]
-                target = output / f"{name}.rows"
-                _join(target, parts, record, workers.job.batch_size, count)
+    with (
+        atomic_folder(output),
+        start_evaluation_workers(
+            "evaluate", run, output, cfg, execution, code, label=f"teacher {output.name}"
+        ) as workers,
+    ):
+        # What the workers write, and the whole.
+        check_space(output, 2 * size - bytes_of_batches(output.absolute()))
+        entry_point = partial(predict_on_worker, record=record, likeliest=likeliest, path=path)
+        counts = [*map(len, splits.values())]
+        workers.run(
+            entry_point,
+            {"teacher": model.absolute()},
+            (tokens.absolute(),),
+            *counts,
+            files=files_of_batches,
+            decided_by=[asdict(likeliest), describe(record)],
+        )
+        results = BatchResults(workers.batches)
+        for name, count in zip(_SPLITS, counts, strict=True):
+            _join(results, name, -(-count // workers.job.batch_size), output / f"{name}.rows")
         write_manifest(
             output,
             task="distillation",
@@ -117,7 +125,7 @@ def teacher(
         )
         if proofs != "off":
             few = StoredRows(output, "train").rows[:4]
-            seconds, bf16 = time.monotonic() - began, may_be_bf16(cfg["precision"])
+            seconds, bf16 = workers.seconds, may_be_bf16(cfg["precision"])
             compare = partial(
                 compare_with_plain, model, few, likeliest.temperature, vocabulary, seconds, bf16
             )
@@ -152,40 +160,32 @@ def _windows(split: StoredRows) -> Iterator[slice]:
         start += size
 
 
-def _part(split: str, rank: int) -> str:
-    return f"{split}-{rank}.part"
-
-
-def _parts(rank: int) -> tuple[str, ...]:
-    return tuple(_part(split, rank) for split in _SPLITS)
-
-
 def predict_on_worker(
     job: EvaluationJob, worker: Worker, record: Record, likeliest: Likeliest, path: str
 ) -> None:
-    """Write the rows of this worker's batches, split by split, with the teacher's predictions.
+    """Have the rows of this worker's batches on disk, with the teacher's predictions.
 
     They are too many to be returned.
     """
     (tokens,) = job.stores
     recipe = read_manifest(tokens)["recipe"]
+    splits = {name: StoredRows(tokens, name) for name in _SPLITS}
 
-    def write(model: PreTrainedModel) -> None:
+    def compute(
+        model: PreTrainedModel, part: str, batches: Iterable[NDArray[np.int64]]
+    ) -> Iterator[Arrays]:
         if recipe["packing"]:
             check_isolation(model)
         check_length(model, sequence_length(recipe["format"], recipe["block_size"]))
         module = _Teacher(model, likeliest, path)
         with varlen_if_possible(model) as module.attention:
-            for name in _SPLITS:
-                split, part = StoredRows(tokens, name), job.folder / _part(name, worker.rank)
-                # Where there is no shared folder, a file is sent once it has its name.
-                with part.with_suffix(".partial").open("wb") as file:
-                    for batch in own_batches(np.arange(len(split)), job, worker):
-                        for rows in module.predict(split.rows[batch], record):
-                            file.write(rows.tobytes())
-                os.replace(file.name, part)
+            for batch in batches:
+                rows = np.concatenate(module.predict(splits[part].rows[batch], record))
+                yield {"rows": rows.view("u1")}
 
-    for_each_model(write, job, worker)
+    parts = {name: np.arange(len(split)) for name, split in splits.items()}
+    for _ in batch_results(compute, parts, job, worker):
+        pass
 
 
 class _Teacher(TokenLoss):
@@ -240,15 +240,10 @@ class _Teacher(TokenLoss):
         return tokens, values - known.logsumexp(-1, keepdim=True)
 
 
-def _join(target: Path, parts: list[Path], record: Record, batch_size: int, num_rows: int) -> None:
-    """Put the rows of all workers' batches into their order; workers have batches in turns."""
-    if len(parts) == 1:
-        shutil.move(parts[0], target)
-        return
-    sizes = [part.stat().st_size // record.itemsize for part in parts]
-    stored = [map_file(part, record, (size,)) for part, size in zip(parts, sizes, strict=True)]
+def _join(results: BatchResults, split: str, batches: int, target: Path) -> None:
+    """Put the rows of all workers' batches into their order."""
     with target.open("wb") as file:
-        for number, batch in enumerate(batches_of(range(num_rows), batch_size)):
-            start = number // len(parts) * batch_size
-            rows = stored[number % len(parts)][start : start + len(batch)]
-            file.write(rows.view("u1").data)
+        for number in range(batches):
+            arrays = results.read(Batch("teacher", split, number))
+            assert arrays, "the workers have written it"
+            file.write(arrays["rows"].data)

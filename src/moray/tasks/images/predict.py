@@ -40,6 +40,7 @@ def predict(
     svg: Path,
     cfg: dict[str, Any],
     execution: dict[str, Any],
+    code: str = "",
 ) -> None:
     """Write `samples.jsonl`: label, and prediction and its probability of both models; a figure."""
     split = StoredRows(store, "test")
@@ -47,7 +48,7 @@ def predict(
     names = read_manifest(store)["label_names"]
     models = {"base": base.absolute(), "tuned": tuned.absolute()}
     began = time.monotonic()
-    answers = answers_for_samples(CLASSIFIER, run, models, store, output, cfg, execution)
+    answers = answers_for_samples(CLASSIFIER, run, models, store, output, cfg, execution, code)
     labels = [names[label] for label in split.rows["label"][numbers].tolist()]
     classes = {name: [names[one] for one in scores.argmax(-1)] for name, scores in answers.items()}
     probabilities = {name: np.exp(scores.max(-1)) for name, scores in answers.items()}

@@ -1,23 +1,30 @@
 """Language models: compare the likelihood of held-out documents."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
+from moray.evaluate.batches import Arrays
 from moray.evaluate.bootstrap import compare, sums_of_units, units_to_resample
 from moray.evaluate.worker import (
     Evaluation,
     EvaluationJob,
-    for_each_model,
+    batch_results,
     may_be_bf16,
-    own_batches,
 )
 from moray.proofs.comparison import Comparison
-from moray.tasks.language.likelihood import Scores, figures, score, select_documents, total
+from moray.tasks.language.likelihood import (
+    Scores,
+    figures,
+    score_batches,
+    select_documents,
+    total,
+)
 from moray.tasks.language.proofs.scores import compare_scores_with_plain
 from moray.tasks.language.rows import StoredSplit
 from moray.workers.entry import Worker
@@ -34,13 +41,16 @@ def score_on_worker(
     splits = [StoredSplit(store, "test") for store in job.stores]
     selections = [select_documents(split, max_documents) for split in splits]
 
-    def scores(model: PreTrainedModel) -> list[Scores]:
-        return [
-            score(model, split, selection, own_batches(selection.rows, job, worker))
-            for split, selection in zip(splits, selections, strict=True)
-        ]
+    def compute(
+        model: PreTrainedModel, part: str, batches: Iterable[NDArray[np.int64]]
+    ) -> Iterator[Arrays]:
+        return score_batches(model, splits[int(part)], selections[int(part)], batches)
 
-    return for_each_model(scores, job, worker)
+    scores = {name: [*map(Scores.of_nothing, splits, selections)] for name in job.models}
+    parts = {str(number): selection.rows for number, selection in enumerate(selections)}
+    for batch, arrays in batch_results(compute, parts, job, worker):
+        scores[batch.model][int(batch.part)].add(arrays)
+    return scores
 
 
 def evaluation(

@@ -1,9 +1,9 @@
 """Continue held-out prompts with a run's model and with its base."""
 
 import json
-import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -56,8 +56,11 @@ def generate(
     settings: Path,
     cfg: dict[str, Any],
     execution: dict[str, Any],
+    code: str = "",
 ) -> None:
     """Write `samples.jsonl`: prompt, reference, both continuations, what metrics say of them.
+
+    The batches that a killed process has on disk aren't continued again.
 
     Args:
         rows: test splits of the run's datasets, as Parquet, in their order.
@@ -65,6 +68,7 @@ def generate(
             of the inputs.
         cfg: the keys of the `generate` section that the result depends on, and for each dataset,
             what its tokens depend on; with metrics, those of `evaluate` for the intervals.
+        code: the version of what decides on the result.
 
     Raises:
         ConfigError: if a metric needs a package that isn't installed.
@@ -107,78 +111,77 @@ def generate(
         padding=tokenizer.eos_token_id,
     )
     models = {"base": base.absolute(), "tuned": tuned.absolute()}
-    began = time.monotonic()
-    with start_evaluation_workers("generate", run, output, cfg, execution) as workers:
+    with start_evaluation_workers("generate", run, output, cfg, execution, code) as workers:
         tokens = [prompt.tokens for prompt in prompts]
         entry_point = partial(continue_on_worker, prompts=tokens, sampling=sampling)
-        results = workers.run(entry_point, models, (), len(prompts))
-    continuations = {
-        name: _continuations(
-            prompts, [result[name] for result in results], tokenizer, sampling.stops
-        )
-        for name in models
-    }
-    proof = []
-    if execution["proofs"] != "off":
-        seconds = time.monotonic() - began
-        comparisons = collect(
-            "continuations",
-            lambda: compare_continuations(
-                models,
-                continuations,
-                sampling.temperature,
-                sampling.top_p,
-                seconds,
-                may_be_bf16(cfg["precision"]),
-            ),
-        )
-        proof = conclude(comparisons, execution["proofs"], f"runs.{run}")
-    texts_by_model = {name: [one.text for one in some] for name, some in continuations.items()}
-    first: dict[str, int] = {}
-    groups = [first.setdefault(prompt.group, number) for number, prompt in enumerate(prompts)]
-    owners = [name for name, some in prompts_by_dataset.items() for _ in some]
-    formats = [
-        "messages" if prompt.is_chat else datasets[owner]["format"]
-        for prompt, owner in zip(prompts, owners, strict=True)
-    ]
-    scores = {
-        metric: _scores(metric, prompts, texts_by_model, formats) for metric in cfg["metrics"]
-    }
-    with output.open("w") as file:
-        for number, (prompt, owner) in enumerate(zip(prompts, owners, strict=True)):
-            sample: dict[str, Any] = {"dataset": owner} if len(datasets) > 1 else {}
-            sample |= {"prompt": prompt.text, "reference": prompt.reference}
-            for name, texts in texts_by_model.items():
-                sample[name] = texts[number]
-                for metric, of_models in scores.items():
-                    if number in of_models[name]:
-                        sample[f"{name}_{metric}"] = of_models[name][number]
-            file.write(json.dumps(sample) + "\n")
-    metrics = {
-        metric: compare_means(
-            [*of_models["base"].values()],
-            [*of_models["tuned"].values()],
-            np.array([groups[number] for number in of_models["base"]]),
-            cfg["bootstrap_samples"],
-            cfg["confidence"],
-        )
-        for metric, of_models in scores.items()
-        if of_models["base"]
-    }
-    in_force = {"max_new_tokens", "temperature", "top_p", "seed", "precision"}
-    stop_tokens = tokenizer.convert_ids_to_tokens(list(sampling.stops))
-    record = {key: cfg[key] for key in sorted(in_force)} | {"stop_tokens": stop_tokens}
-    unfinished = {
-        name: sum(one.new[-1] not in sampling.stops for one in some)
-        for name, some in continuations.items()
-    }
-    remark_counts = {kind: counts[kind] for kind in _REMARKS}
-    record["prompts"] = {"continued": len(prompts), **remark_counts, "unfinished": unfinished}
-    if metrics:
-        record |= {"confidence": cfg["confidence"], "metrics": metrics}
-    if proof:
-        record["proof"] = proof
-    write_sealed(settings, record, [base / MANIFEST, tuned / MANIFEST, *rows])
+        decided_by = [tokens, asdict(sampling)]
+        results = workers.run(entry_point, models, (), len(prompts), decided_by=decided_by)
+        continuations = {
+            name: _continuations(
+                prompts, [result[name] for result in results], tokenizer, sampling.stops
+            )
+            for name in models
+        }
+        proof = []
+        if execution["proofs"] != "off":
+            comparisons = collect(
+                "continuations",
+                lambda: compare_continuations(
+                    models,
+                    continuations,
+                    sampling.temperature,
+                    sampling.top_p,
+                    workers.seconds,
+                    may_be_bf16(cfg["precision"]),
+                ),
+            )
+            proof = conclude(comparisons, execution["proofs"], f"runs.{run}")
+        texts_by_model = {name: [one.text for one in some] for name, some in continuations.items()}
+        first: dict[str, int] = {}
+        groups = [first.setdefault(prompt.group, number) for number, prompt in enumerate(prompts)]
+        owners = [name for name, some in prompts_by_dataset.items() for _ in some]
+        formats = [
+            "messages" if prompt.is_chat else datasets[owner]["format"]
+            for prompt, owner in zip(prompts, owners, strict=True)
+        ]
+        scores = {
+            metric: _scores(metric, prompts, texts_by_model, formats) for metric in cfg["metrics"]
+        }
+        with output.open("w") as file:
+            for number, (prompt, owner) in enumerate(zip(prompts, owners, strict=True)):
+                sample: dict[str, Any] = {"dataset": owner} if len(datasets) > 1 else {}
+                sample |= {"prompt": prompt.text, "reference": prompt.reference}
+                for name, texts in texts_by_model.items():
+                    sample[name] = texts[number]
+                    for metric, of_models in scores.items():
+                        if number in of_models[name]:
+                            sample[f"{name}_{metric}"] = of_models[name][number]
+                file.write(json.dumps(sample) + "\n")
+        metrics = {
+            metric: compare_means(
+                [*of_models["base"].values()],
+                [*of_models["tuned"].values()],
+                np.array([groups[number] for number in of_models["base"]]),
+                cfg["bootstrap_samples"],
+                cfg["confidence"],
+            )
+            for metric, of_models in scores.items()
+            if of_models["base"]
+        }
+        in_force = {"max_new_tokens", "temperature", "top_p", "seed", "precision"}
+        stop_tokens = tokenizer.convert_ids_to_tokens(list(sampling.stops))
+        record = {key: cfg[key] for key in sorted(in_force)} | {"stop_tokens": stop_tokens}
+        unfinished = {
+            name: sum(one.new[-1] not in sampling.stops for one in some)
+            for name, some in continuations.items()
+        }
+        remark_counts = {kind: counts[kind] for kind in _REMARKS}
+        record["prompts"] = {"continued": len(prompts), **remark_counts, "unfinished": unfinished}
+        if metrics:
+            record |= {"confidence": cfg["confidence"], "metrics": metrics}
+        if proof:
+            record["proof"] = proof
+        write_sealed(settings, record, [base / MANIFEST, tuned / MANIFEST, *rows])
     notes = [f"{run}: {len(prompts)} prompts continued"]
     for metric, of_models in scores.items():
         if metric in metrics:

@@ -1,11 +1,12 @@
 """Prompts from held-out documents, the text that follows them there, and their continuations."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import (
     GenerationConfig,
@@ -17,7 +18,8 @@ from transformers.generation import BaseStreamer
 
 from moray.corpus.dataset import Document, RowError, group_of
 from moray.errors import UserError
-from moray.evaluate.worker import EvaluationJob, for_each_model, own_batches
+from moray.evaluate.batches import Arrays
+from moray.evaluate.worker import EvaluationJob, batch_results
 from moray.tasks.language.encode import Encoder
 from moray.workers.entry import Worker
 from moray.workers.memory import split_on_out_of_memory
@@ -160,16 +162,27 @@ def continue_on_worker(
 ) -> dict[str, dict[int, list[int]]]:
     """Continue this worker's prompts with each model; returns new tokens by the prompt's number."""
 
-    def continuations(model: PreTrainedModel) -> dict[int, list[int]]:
-        by_number: dict[int, list[int]] = {}
-        # Longest first, so that the prompts of a batch need little padding.
-        order = np.argsort([-len(prompt) for prompt in prompts], kind="stable")
-        for batch in own_batches(order, job, worker):
+    def compute(
+        model: PreTrainedModel, part: str, batches: Iterable[NDArray[np.int64]]
+    ) -> Iterator[Arrays]:
+        for batch in batches:
             some = {number: prompts[number] for number in batch.tolist()}
-            by_number |= continue_prompts(model, some, sampling)
-        return by_number
+            new = continue_prompts(model, some, sampling)
+            tokens = np.array([token for one in new.values() for token in one], np.int64)
+            yield {
+                "prompts": np.array([*new]),
+                "lengths": np.array([*map(len, new.values())]),
+                "tokens": tokens,
+            }
 
-    return for_each_model(continuations, job, worker)
+    # Longest first, so that the prompts of a batch need little padding.
+    order = np.argsort([-len(prompt) for prompt in prompts], kind="stable")
+    continuations: dict[str, dict[int, list[int]]] = {name: {} for name in job.models}
+    for batch, arrays in batch_results(compute, {"prompts": order}, job, worker):
+        ends = np.cumsum(arrays["lengths"])[:-1]
+        tokens = (one.tolist() for one in np.split(arrays["tokens"], ends))
+        continuations[batch.model] |= zip(arrays["prompts"].tolist(), tokens, strict=True)
+    return continuations
 
 
 @torch.no_grad()

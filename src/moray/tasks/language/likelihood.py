@@ -1,8 +1,9 @@
 """The likelihood of held-out documents under a model."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from moray.background import prefetch
+from moray.evaluate.batches import Arrays
 from moray.model.attention import varlen_if_possible
 from moray.rows.store import Rows, sample
 from moray.tasks.language.loss import TokenBatch, TokenLoss, has_plain_head, make_batch
@@ -91,6 +93,21 @@ class Scores:
     bytes: NDArray[np.int64]
     correct: NDArray[np.int64]
 
+    @classmethod
+    def of_nothing(cls, split: StoredSplit, selection: Selection) -> Self:
+        """The scores of selected pieces before any is scored: zero."""
+        document, size = (
+            np.array(selection.segments[:, column]) for column in (Segment.DOCUMENT, Segment.BYTES)
+        )
+        nll = np.zeros(len(document))
+        tokens, correct = np.zeros((2, len(document)), np.int64)
+        return cls(document, split.groups(document), nll, tokens, size, correct)
+
+    def add(self, batch: Arrays) -> None:
+        """Add what `score_batches` yields of a batch."""
+        for name in ("nll", "tokens", "correct"):
+            getattr(self, name)[batch["pieces"]] += batch[name]
+
     def sums(self) -> NDArray[np.float64]:
         """The sums that `figures` takes, for each piece, shape (pieces, 4)."""
         columns = self.nll, self.tokens, self.bytes, self.correct
@@ -126,7 +143,6 @@ def total(parts: Sequence[Scores]) -> Scores:
     )
 
 
-@torch.no_grad()
 def score(
     model: PreTrainedModel,
     split: StoredSplit,
@@ -134,37 +150,49 @@ def score(
     batches: Iterable[NDArray[np.int64]],
     sequences: Callable[[Rows], Rows] = lambda rows: rows,
 ) -> Scores:
-    """Score the selected pieces in batches of rows, in the model's precision.
+    """Score the selected pieces in batches of rows; see `score_batches`.
+
+    Pieces in other rows than those of the batches have zeros.
+    """
+    scores = Scores.of_nothing(split, selection)
+    for batch in score_batches(model, split, selection, batches, sequences):
+        scores.add(batch)
+    return scores
+
+
+@torch.no_grad()
+def score_batches(
+    model: PreTrainedModel,
+    split: StoredSplit,
+    selection: Selection,
+    batches: Iterable[NDArray[np.int64]],
+    sequences: Callable[[Rows], Rows] = lambda rows: rows,
+) -> Iterator[Arrays]:
+    """Yield the scores of the selected pieces in each batch of rows, in the model's precision.
 
     Columns behind the last trained token of a batch aren't computed. If memory is too small for a
     batch, it is scored in parts.
 
     Args:
-        batches: rows of the selection; scores of pieces in other rows are zero.
+        batches: rows of the selection.
         sequences: makes the sequences that the model sees of rows; it keeps the offsets of tokens
             in the flattened rows.
+
+    Returns:
+        The numbers of the `pieces` with trained tokens; their `nll`, `tokens` and `correct`.
     """
     module = TokenLoss(model, has_plain_head(model))
-    pieces = selection.segments
-    nll, tokens = np.zeros(len(pieces)), np.zeros(len(pieces), np.int64)
-    correct = np.zeros_like(tokens)
+    starts = selection.segments[:, Segment.START]
 
     def prepare(rows: NDArray[np.int64]) -> _PreparedBatch:
         inputs = sequences(selection.read(split, rows))
         batch = make_batch(_without_rest(inputs))
         sequence, column = np.divmod(batch.target_indices.numpy(), batch.input_ids.shape[1])
         row, offset = np.divmod(sequence * inputs["tokens"].shape[1] + column, split.block_size)
-        starts = selection.segments[:, Segment.START]
         piece = np.searchsorted(starts, rows[row] * split.block_size + offset, side="right") - 1
         return piece, batch.pin_memory() if model.device.type == "cuda" else batch
 
-    def add(scores: list[_TokenScores]) -> None:
-        for piece, losses, hits in scores:
-            np.add.at(nll, piece, losses.double().cpu().numpy())
-            np.add.at(tokens, piece, 1)
-            np.add.at(correct, piece, hits.cpu().numpy())
-
-    last: list[_TokenScores] = []
+    last: list[_TokenScores] | None = None
     with varlen_if_possible(model) as module.attention:
         for rows, ready in prefetch((rows, prepare(rows)) for rows in batches):
 
@@ -175,12 +203,27 @@ def score(
                 return [(piece, *module.scores(batch.to(model.device)))]
 
             scores = split_on_out_of_memory(score_rows, list(rows))
-            # While a GPU computes this batch.
-            add(last)
+            if last is not None:
+                # While a GPU computes this batch.
+                yield _of_pieces(last)
             last = scores
-    add(last)
-    document, size = (np.array(pieces[:, column]) for column in (Segment.DOCUMENT, Segment.BYTES))
-    return Scores(document, split.groups(document), nll, tokens, size, correct)
+    if last is not None:
+        yield _of_pieces(last)
+
+
+def _of_pieces(scores: Sequence[_TokenScores]) -> Arrays:
+    """The scores of tokens, added up for each piece in the order of the tokens."""
+    piece = np.concatenate([piece for piece, *_ in scores])
+    # Tokens of a piece are side by side, so there is less to sort.
+    starts = np.flatnonzero(np.diff(piece, prepend=-1))
+    pieces, places = np.unique(piece[starts], return_inverse=True)
+    places = np.repeat(places, np.diff(starts, append=len(piece)))
+    nll = np.zeros(len(pieces))
+    tokens, correct = np.zeros((2, len(pieces)), np.int64)
+    np.add.at(nll, places, torch.cat([losses.double().cpu() for _, losses, _ in scores]).numpy())
+    np.add.at(tokens, places, 1)
+    np.add.at(correct, places, torch.cat([hits.cpu() for *_, hits in scores]).numpy())
+    return {"pieces": pieces, "nll": nll, "tokens": tokens, "correct": correct}
 
 
 def _without_rest(rows: Rows) -> Rows:

@@ -1,6 +1,6 @@
 """Preference runs: compare how models prefer the chosen answers of held-out pairs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -14,13 +14,13 @@ from transformers import PreTrainedModel
 
 from moray.config.schema.losses import Preference
 from moray.config.schema.train import Adapter
+from moray.evaluate.batches import Arrays
 from moray.evaluate.bootstrap import compare, sums_of_units, units_to_resample
 from moray.evaluate.worker import (
     Evaluation,
     EvaluationJob,
-    for_each_model,
+    batch_results,
     may_be_bf16,
-    own_batches,
 )
 from moray.model.folder import DTYPES, base_of_adapter
 from moray.model.forward import autocast
@@ -28,7 +28,13 @@ from moray.model.load import load_model
 from moray.model.quantization import Bits, Quantization
 from moray.proofs.comparison import Comparison
 from moray.provenance.manifest import read_manifest
-from moray.tasks.language.likelihood import Scores, figures, score, select_documents, total
+from moray.tasks.language.likelihood import (
+    Scores,
+    figures,
+    score_batches,
+    select_documents,
+    total,
+)
 from moray.tasks.language.proofs.scores import compare_scores_with_plain
 from moray.tasks.language.rows import StoredSplit
 from moray.tasks.preference.losses import margins, preference_losses
@@ -80,18 +86,30 @@ def score_pairs_on_worker(
     (tokens,) = job.stores
     packing = not has_halves(read_manifest(tokens))
 
-    def of_split(model: PreTrainedModel, name: str) -> Scores:
-        split = StoredSplit(tokens, name)
-        length = split.block_size if packing else split.block_size // 2
-        selection = select_documents(split, max_pairs, length)
-        batches = own_batches(selection.rows, job, worker)
-        return score(model, split, selection, batches, partial(as_sequences, packing=packing))
+    sequences = partial(as_sequences, packing=packing)
+    stored = {name: StoredSplit(tokens, name) for name in splits}
+    selections = {
+        name: select_documents(
+            split, max_pairs, split.block_size if packing else split.block_size // 2
+        )
+        for name, split in stored.items()
+    }
 
-    def scores(model: PreTrainedModel) -> dict[str, Scores]:
+    def compute(
+        model: PreTrainedModel, part: str, batches: Iterable[NDArray[np.int64]]
+    ) -> Iterator[Arrays]:
         with autocast(policy.precision, worker.device) if policy else nullcontext():
-            return {name: of_split(model, name) for name in splits}
+            yield from score_batches(model, stored[part], selections[part], batches, sequences)
 
-    return for_each_model(scores, job, worker, policy.load if policy else load_model)
+    scores = {
+        model: {name: Scores.of_nothing(stored[name], selections[name]) for name in splits}
+        for model in job.models
+    }
+    parts = {name: selection.rows for name, selection in selections.items()}
+    load = policy.load if policy else load_model
+    for batch, arrays in batch_results(compute, parts, job, worker, load):
+        scores[batch.model][batch.part].add(arrays)
+    return scores
 
 
 def evaluation(

@@ -29,12 +29,16 @@ def reference(
     output: Path,
     cfg: dict[str, Any],
     execution: dict[str, Any],
+    code: str = "",
 ) -> None:
     """Write a store: the rows of a token store with the field `reference`; its manifest last.
+
+    The batches that a killed process has on disk aren't scored again.
 
     Args:
         run: the first run that uses it.
         cfg: the attributes of a `Policy`.
+        code: the version of what decides on the result.
     """
     manifest = read_manifest(tokens)
     splits = {name: StoredSplit(tokens, name) for name in _SPLITS}
@@ -47,15 +51,17 @@ def reference(
     policy = Policy(**cfg)
     most = max(counts["most_pairs_in_row"] for counts in facts.values())
     record = with_reference(record_of(manifest), most)
-    with atomic_folder(output):
+    with (
+        atomic_folder(output),
+        start_evaluation_workers(
+            "evaluate", run, output, cfg, execution, code, label=f"reference {output.name}"
+        ) as workers,
+    ):
         check_space(output, sum(map(len, splits.values())) * record.itemsize)
         models = {"reference": start.absolute()}
-        with start_evaluation_workers(
-            "evaluate", run, output, cfg, execution, label=f"reference {output.name}"
-        ) as workers:
-            score = partial(score_pairs_on_worker, splits=_SPLITS, policy=policy)
-            rows = map(len, splits.values())
-            results = workers.run(score, models, (tokens.absolute(),), *rows)
+        score = partial(score_pairs_on_worker, splits=_SPLITS, policy=policy)
+        rows = map(len, splits.values())
+        results = workers.run(score, models, (tokens.absolute(),), *rows)
         for name, split in splits.items():
             scores = total([result["reference"][name] for result in results])
             _write(output, name, split, scores, record)

@@ -29,6 +29,7 @@ def classify(
     settings: Path,
     cfg: dict[str, Any],
     execution: dict[str, Any],
+    code: str = "",
 ) -> None:
     """Write `samples.jsonl`: pairs, and the rewards that both models give.
 
@@ -38,7 +39,7 @@ def classify(
     rows = StoredRows(store, "test")
     rows_shown = rows.rows[rows_to_classify(rows, cfg["num_samples"])]
     asked = {"tuned": tuned} if says_nothing(base) else {"base": base, "tuned": tuned}
-    answers = answers_for_samples(judge(), run, asked, store, output, cfg, execution)
+    answers = answers_for_samples(judge(), run, asked, store, output, cfg, execution, code)
     samples, right = [], 0
     for place, document in enumerate(documents_at(documents, rows_shown["document"])):
         sample: dict[str, Any] = _shown(document)

@@ -36,6 +36,7 @@ def classify(
     settings: Path,
     cfg: dict[str, Any],
     execution: dict[str, Any],
+    code: str = "",
 ) -> None:
     """Write `samples.jsonl`: texts, their words, the tags of these, and what both models say.
 
@@ -46,7 +47,7 @@ def classify(
     names, numbers = manifest["label_names"], rows_to_classify(split, cfg["num_samples"])
     rows, tags = split.rows[numbers], [every[number] for number in numbers]
     asked = {"tuned": tuned} if says_nothing(base) else {"base": base, "tuned": tuned}
-    answers = answers_for_samples(CLASSIFIER, run, asked, store, output, cfg, execution)
+    answers = answers_for_samples(CLASSIFIER, run, asked, store, output, cfg, execution, code)
     answers = {"base": prior_answers(manifest, rows), **answers}
     truth = true_tags(tags)
     said = {of: tags_said(answers[of], rows, tags, names) for of in ("base", "tuned")}
