@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fleet import until
 
 from moray import machine
+from moray.background import in_thread
 from moray.config.schema.sections import Ray
 from moray.errors import UserError
 from moray.workers import pool as pools
@@ -105,6 +107,43 @@ def test_tasks_run_in_other_processes_which_keep_the_function(
     processes = {*tasks.map(Costly(tmp_path), range(50))}
     assert os.getpid() not in processes
     assert len(processes) == len([*tmp_path.iterdir()]) <= machine.cores()
+
+
+def test_tasks_that_wait_for_a_cpu_say_so(
+    tasks: RayTasks,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """And not if their first result is there in time."""
+    import ray
+
+    monkeypatch.setattr(pools, "_SECONDS_BEFORE_LINE", 0.1)
+    go_on = tmp_path / "go on"
+
+    def occupy() -> None:
+        # The processes of tasks don't know this folder's modules.
+        import time
+
+        while not go_on.exists():
+            time.sleep(0.05)
+
+    occupied = ray.remote(num_cpus=machine.cores())(occupy).remote()
+    until(lambda: ray.available_resources().get("CPU", 0) < 1)
+    said = []
+
+    def look() -> bool:
+        said.append(capsys.readouterr().err)
+        return any("no window was made in 0.1 s: all CPUs" in text for text in said)
+
+    waiting = in_thread(lambda: [*tasks.map(abs, [-1, -2])])
+    until(look)
+    go_on.touch()
+    assert waiting.result() == [1, 2]
+    ray.get(occupied)
+    monkeypatch.setattr(pools, "_SECONDS_BEFORE_LINE", 60)
+    assert [*tasks.map(abs, [-1])] == [1]
+    assert "no window" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Make windows on many cores: in threads of this process, or in tasks on the nodes of a cluster."""
 
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 from moray import machine
 from moray.config.layout import workers_are_here
 from moray.config.schema.sections import Ray
+from moray.console import say
 from moray.workers.cluster import connect_for_tasks
 
 Item = TypeVar("Item")
@@ -25,6 +27,8 @@ _BYTES_WORTH_RAY = 256 * 2**20
 _THREADS = min(8, max(2, os.cpu_count() or 1))
 # While the result of one item is on its way, a core has another one.
 _ITEMS_PER_CPU = 2
+# Processes of tasks start in ten seconds, and an item takes some.
+_SECONDS_BEFORE_LINE = 60.0
 
 
 class Pool(Protocol):
@@ -86,7 +90,10 @@ class RayTasks:
         stored = ray.put(function)
         task = ray.remote(num_cpus=1, max_retries=self._max_failures)(_call)
         results = (partial(_get, task.remote([stored], item)) for item in items)
-        yield from _in_order(results, self._at_once)
+        with _announce_wait() as first_is_there:
+            for result in _in_order(results, self._at_once):
+                first_is_there()
+                yield result
 
 
 def _in_order(results: Iterable[Callable[[], Result]], at_once: int) -> Iterator[Result]:
@@ -98,6 +105,25 @@ def _in_order(results: Iterable[Callable[[], Result]], at_once: int) -> Iterator
             yield waiting.popleft()()
     while waiting:
         yield waiting.popleft()()
+
+
+@contextmanager
+def _announce_wait() -> Iterator[Callable[[], None]]:
+    """During the body, say that a first result isn't there for long, unless it is called."""
+
+    def announce() -> None:
+        say(
+            f"no window was made in {_SECONDS_BEFORE_LINE:g} s: all CPUs of the cluster may be in "
+            "use; waiting for them"
+        )
+
+    timer = threading.Timer(_SECONDS_BEFORE_LINE, announce)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield timer.cancel
+    finally:
+        timer.cancel()
 
 
 def _call(stored: list[Any], item: Item) -> Any:
