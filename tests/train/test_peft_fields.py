@@ -32,7 +32,7 @@ FIELDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_two_workers_have_the_losses_of_one_and_a_resumed_run_the_same_bits(
     small: Path, alone: Worker, tmp_path: Path
 ) -> None:

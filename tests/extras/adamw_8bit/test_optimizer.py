@@ -278,7 +278,7 @@ def test_a_killed_run_ends_with_the_same_bits(
     assert losses(undisturbed) != losses(usual)
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_two_workers_have_the_losses_of_one_and_resume_to_the_same_bits(
     make_8bit: Make, alone: Worker, tmp_path: Path
 ) -> None:

@@ -11,8 +11,8 @@ from moray.config.schema.train import Adapter
 from moray.workers.entry import Worker
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", [pytest.param("BERT", marks=pytest.mark.release), "Llama"])
+@pytest.mark.release
+@pytest.mark.parametrize("name", ["BERT", "Llama"])
 def test_two_workers_have_the_losses_of_one_and_a_resumed_run_the_same_bits(
     name: str, alone: Worker, tmp_path: Path
 ) -> None:
