@@ -15,6 +15,7 @@ from moray.config import extras
 FOLDERS = sorted(path.parent.name for path in ROOT.glob("src/moray/extras/*/__init__.py"))
 TABLES = [
     extras.COMMANDS,
+    extras.COPIES,
     extras.METRICS,
     extras.OPTIMIZERS,
     extras.QUANTIZED,
@@ -79,11 +80,18 @@ def test_the_workflow_plans_without_it(folder: str, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_config_that_asks_for_it_is_refused(tmp_path: Path) -> None:
-    project = without(["gguf"], tmp_path / "project")
+    project = without(["gguf", "near_copies"], tmp_path / "project")
     project.configure(["runs", "tuned", "gguf"], {})
+    (project.folder / "x.jsonl").write_text('{"text": "a"}')
+    section = {"source": "files", "path": "x.jsonl", "deduplicate": "near"}
+    project.configure(["datasets", "x"], section)
     done = project.snakemake("--dry-run", "eval")
     assert done.returncode == 1
     assert "runs.tuned.gguf: needs moray/extras/gguf, which was deleted; " in done.stderr
+    assert (
+        "datasets.x.deduplicate: needs moray/extras/near_copies, which was deleted; put the folder "
+        "back, or remove the key" in done.stderr
+    )
     assert "Traceback" not in done.stderr
 
 
