@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from project import ROOT, Project
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.release
 
 # What `git` has of the project and setuptools may look at.
 SOURCES = (

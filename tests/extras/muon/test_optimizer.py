@@ -193,7 +193,7 @@ def test_a_killed_run_ends_with_the_same_bits(make_muon: Make, alone: Worker) ->
     assert any(name.endswith("/momentum_buffer") for name in last_tensors(undisturbed))
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_two_workers_have_the_losses_of_one_and_resume_to_the_same_bits(
     make_muon: Make, alone: Worker, tmp_path: Path
 ) -> None:

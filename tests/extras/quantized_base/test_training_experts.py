@@ -69,7 +69,7 @@ def trained(
     return jobs
 
 
-@pytest.mark.long
+@pytest.mark.release
 @pytest.mark.parametrize("mixture", MIXTURES)
 def test_two_workers_have_the_losses_of_one(
     mixture: str, trained: dict[tuple[str, str], RunSpec]
@@ -91,7 +91,7 @@ def test_two_workers_have_the_losses_of_one(
     assert proof[0]["here"] == pytest.approx(proof[0]["plain"], rel=5e-3)
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_resumed_run_ends_with_the_same_bits(
     make: Make, trained: dict[tuple[str, str], RunSpec], tmp_path: Path
 ) -> None:
@@ -105,7 +105,7 @@ def test_a_resumed_run_ends_with_the_same_bits(
     assert are_equal(last_tensors(resumed), last_tensors(whole))
 
 
-@pytest.mark.long
+@pytest.mark.release
 @pytest.mark.parametrize("mixture", MIXTURES)
 @torch.no_grad()
 def test_peft_loads_the_export_and_the_merged_model_says_the_same(

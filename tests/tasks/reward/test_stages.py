@@ -19,7 +19,7 @@ from transformers import AutoTokenizer, pipeline
 from moray.corpus.dataset import halves, messages_of, read_documents
 from moray.stages.report import report
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.release
 
 TRAIN = {
     "launcher": "torchrun",

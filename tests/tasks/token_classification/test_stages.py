@@ -21,7 +21,7 @@ from moray.rows.store import StoredRows
 from moray.stages.report import report
 from moray.tasks.token_classification.scores import Entities
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.release
 
 TRAIN = {
     "launcher": "torchrun",
