@@ -1,4 +1,4 @@
-"""A node that is taken away with a notice: nothing is lost, and it counts as no failure."""
+"""A node that is preempted with a notice: nothing is lost, and it counts as no failure."""
 
 import json
 import re
@@ -38,7 +38,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
 
 
 def train_until_drained(jobs: list[RunSpec], worker: Worker) -> None:
-    """Train a job on this worker; after a few steps, the second node is about to be taken away."""
+    """Train a job on this worker; after a few steps, the second node is about to be preempted."""
     (job,) = jobs
     if _begins(job.work, worker):
         worker = replace(worker, notice=_timed(worker.notice))
@@ -90,7 +90,7 @@ def _drain_after_steps(job: RunSpec) -> None:
 
 
 def _drain_second_node() -> None:
-    """Tell Ray, on that node, that it will be taken away, as the autoscaler of a cloud does."""
+    """Tell Ray, on that node, that it will be preempted, as the autoscaler of a cloud does."""
     import ray.util
     from ray.core.generated.autoscaler_pb2 import DrainNodeReason
 
@@ -136,7 +136,7 @@ def test_a_training_leaves_a_node_before_its_deadline_and_loses_no_step(
         if f"node {ADDRESSES['b']}" in line.get("note", "")
     )
     assert re.fullmatch(
-        rf"node {ADDRESSES['b']} will be taken away at \d\d:\d\d:\d\d: saved step {NOTICED}",
+        rf"node {ADDRESSES['b']} will be preempted at \d\d:\d\d:\d\d: saved step {NOTICED}",
         noticed["note"],
     )
     assert left["note"] == (

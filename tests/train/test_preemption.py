@@ -1,4 +1,4 @@
-"""What a training does about notices that nodes are about to be taken away."""
+"""What a training does about notices that nodes are about to be preempted."""
 
 import time
 from collections.abc import Callable
@@ -70,7 +70,7 @@ def test_a_training_saves_once_for_a_notice_and_goes_on(make_job: Make, alone: W
     assert FolderStorage(job.work).steps() == [4, 8]
     (line,) = (line for line in read_history(job.work / HISTORY) if "10.0.0.1" in str(line))
     assert line["step"] == 4
-    assert line["note"].startswith("node 10.0.0.1 will be taken away at ")
+    assert line["note"].startswith("node 10.0.0.1 will be preempted at ")
 
 
 def test_a_training_that_left_continues_with_the_same_bits(make_job: Make, alone: Worker) -> None:
@@ -83,7 +83,7 @@ def test_a_training_that_left_continues_with_the_same_bits(make_job: Make, alone
     check_same_bits(job, undisturbed)
     notes = [line["note"] for line in read_history(job.work / HISTORY) if "10.0.0.1" in str(line)]
     assert notes == [
-        "node 10.0.0.1 will be taken away: saved step 4",
+        "node 10.0.0.1 will be preempted: saved step 4",
         "saved step 4, leaving node 10.0.0.1: the workers start again elsewhere",
     ]
 

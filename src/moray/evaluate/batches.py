@@ -56,7 +56,7 @@ class BatchResults:
     """
 
     def __init__(self, folder: Path | None) -> None:
-        """Read the lines; a folder that isn't there has none."""
+        """Read the lines; a folder that doesn't exist has none."""
         self.seconds = 0.0
         self._places: dict[Batch, list[_Place]] = defaultdict(list)
         for file in sorted(folder.glob(f"*{SUFFIX}")) if folder else ():

@@ -56,7 +56,7 @@ def train(spec: RunSpec, worker: Worker) -> dict[str, Any]:
     Raises:
         UserError: on all workers, if a gradient is not finite (nothing has been saved since), or
             if the disk is full.
-        PreemptedError: on all workers, if a node is about to be taken away; the last step is saved.
+        PreemptedError: on all workers, if a node is about to be preempted; the last step is saved.
     """
     torch.set_num_threads(spec.threads)
     configured, spec = spec, with_micro_batch_size(spec, worker)

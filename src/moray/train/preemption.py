@@ -1,4 +1,4 @@
-"""What a training does once nodes of its workers are about to be taken away.
+"""What a training does once nodes of its workers are about to be preempted.
 
 It saves at once, because a deadline may not be kept, and goes on, because the node may be there for
 long. Shortly before the deadline it saves again and leaves, so that no step is lost.
@@ -54,7 +54,7 @@ class Notices:
             return None
         deadline = self._now.deadline
         when = f" at {time.strftime('%H:%M:%S', time.localtime(deadline))}" if deadline else ""
-        return f"{self._nodes()} will be taken away{when}: saved step {step}"
+        return f"{self._nodes()} will be preempted{when}: saved step {step}"
 
     def describe_leaving(self, step: int) -> str:
         """A line about workers that leave once a step is saved."""

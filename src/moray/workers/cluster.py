@@ -39,7 +39,7 @@ _ENVIRONMENT = {
     # The interval at which the controller polls workers. The default adds a second to each start,
     # end and report.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
-    # The interval at which Ray Train looks for nodes that are about to be taken away, of which some
+    # The interval at which Ray Train looks for nodes that are about to be preempted, of which some
     # clouds tell only 30 s before. By default, 5 s.
     "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "1",
     # Otherwise, the output of workers appears twice.

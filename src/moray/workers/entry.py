@@ -42,7 +42,7 @@ class Worker:
     """A worker's position among the others.
 
     Attributes:
-        notice: gives the newest notice that nodes are about to be taken away, without waiting.
+        notice: gives the newest notice that nodes are about to be preempted, without waiting.
     """
 
     rank: int

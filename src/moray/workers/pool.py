@@ -10,7 +10,6 @@ from functools import lru_cache, partial
 from typing import Any, Protocol, TypeVar
 
 from moray import machine
-from moray.config.layout import workers_are_here
 from moray.config.schema.sections import Ray
 from moray.console import say
 from moray.workers.cluster import connect_for_tasks
@@ -46,7 +45,7 @@ class Pool(Protocol):
 def open_pool(execution: Mapping[str, Any] | None, num_bytes: int) -> Iterator[Pool]:
     """The cores for work on so many bytes: the cluster of a run, or those of this machine.
 
-    Ray is used if it saves more time than it takes to start.
+    Ray is used if it saves more time than it takes to start, and the run's launcher is Ray.
 
     Args:
         execution: see `layout.store_execution`; None for threads.
@@ -57,12 +56,10 @@ def open_pool(execution: Mapping[str, Any] | None, num_bytes: int) -> Iterator[P
     if execution is None or num_bytes < _BYTES_WORTH_RAY:
         yield Threads()
         return
-    settings = Ray(**execution["ray"])
-    if workers_are_here(settings, execution["launcher"]):
-        if machine.cores() <= _USEFUL_THREADS:
-            yield Threads()
-            return
-        settings = settings.model_copy(update={"address": "local"})
+    settings, by_torchrun = Ray(**execution["ray"]), execution["launcher"] == "torchrun"
+    if by_torchrun or (settings.address == "local" and machine.cores() <= _USEFUL_THREADS):
+        yield Threads()
+        return
     with connect_for_tasks(settings, f"runs.{execution['run']}.ray") as num_cpus:
         yield RayTasks(num_cpus, settings.max_failures)
 
@@ -109,7 +106,7 @@ def _in_order(results: Iterable[Callable[[], Result]], at_once: int) -> Iterator
 
 @contextmanager
 def _announce_wait() -> Iterator[Callable[[], None]]:
-    """During the body, say that a first result isn't there for long, unless it is called."""
+    """Say during the body that the first result takes long, unless the function is called first."""
 
     def announce() -> None:
         say(

@@ -1,4 +1,4 @@
-"""Notices that nodes are about to be taken away, such as spot instances."""
+"""Notices that nodes are about to be preempted, such as spot instances."""
 
 import threading
 from collections import deque
@@ -13,7 +13,7 @@ _POLL_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Notice:
-    """That nodes with workers are about to be taken away.
+    """That nodes with workers are about to be preempted.
 
     Attributes:
         nodes: their addresses.
@@ -32,7 +32,7 @@ class PreemptedError(Exception):
 
 
 def no_notice() -> Notice | None:
-    """For workers whose nodes aren't taken away with a notice."""
+    """For workers whose nodes aren't preempted."""
     return None
 
 

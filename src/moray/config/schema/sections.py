@@ -193,7 +193,7 @@ class Ray(Section):
         3,
         ge=0,
         description="How many times lost workers are replaced before the run fails. Nodes that are "
-        "taken away with a notice don't count.",
+        "preempted with a notice don't count.",
     )
     start_timeout: float = execution_only(
         300.0,
