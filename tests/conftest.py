@@ -16,7 +16,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
-from moray.corpus.dataset import SPLITS, Document, write_dataset
+from moray.corpus.dataset import SPLITS, Document
+from moray.corpus.documents import write_dataset
 from moray.model.load import load_model
 from moray.provenance.manifest import write_manifest
 from moray.tasks.language.scratch import save_llama, train_tokenizer

@@ -10,7 +10,8 @@ from jobs import execution_of
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
 from moray.config.tasks import FormatName
-from moray.corpus.dataset import Document, write_dataset
+from moray.corpus.dataset import Document
+from moray.corpus.documents import write_dataset
 from moray.stages.base_model import base_model
 from moray.tasks.language.sources.python_stdlib import functions
 from moray.tasks.language.tokenize import tokenize

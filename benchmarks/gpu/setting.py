@@ -9,7 +9,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
-from moray.corpus.dataset import Document, write_dataset
+from moray.corpus.dataset import Document
+from moray.corpus.documents import write_dataset
 from moray.provenance.manifest import read_manifest, write_manifest
 from moray.tasks.language.scratch import train_tokenizer
 from moray.tasks.language.sources.python_stdlib import modules

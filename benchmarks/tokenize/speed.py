@@ -17,7 +17,8 @@ import datasets
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
-from moray.corpus.dataset import SPLITS, Document, read_documents, write_dataset
+from moray.corpus.dataset import SPLITS, Document, read_documents
+from moray.corpus.documents import write_dataset
 from moray.provenance.manifest import read_manifest
 from moray.tasks.language.sources.python_stdlib import modules
 from moray.tasks.language.tokenize import tokenize

@@ -6,7 +6,8 @@ from typing import Any
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data, Ray
 from moray.config.schema.train import Train
-from moray.corpus.dataset import Document, write_dataset
+from moray.corpus.dataset import Document
+from moray.corpus.documents import write_dataset
 from moray.stages.base_model import base_model
 from moray.tasks.language.sources.python_stdlib import functions, modules
 from moray.tasks.language.tokenize import tokenize

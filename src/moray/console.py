@@ -8,7 +8,7 @@ import ctypes
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO, TypeVar
@@ -35,27 +35,38 @@ def terminal() -> TextIO:
 
 
 def progress(
-    items: Iterable[Item], label: str, unit: str, total: int | None = None, start: int = 0
+    items: Iterable[Item],
+    label: str,
+    unit: str,
+    total: float | None = None,
+    start: float = 0,
+    units_of: Callable[[Item], float] = lambda item: 1,
 ) -> Iterator[Item]:
     """Iterate over items and show progress: a bar on a terminal, otherwise a line now and then.
 
     Args:
         start: how many of the total were done before.
+        units_of: number of units of an item.
     """
     if _terminal.isatty():
         options = {"desc": label, "unit": unit, "total": total, "file": _terminal, "leave": False}
-        yield from tqdm(items, **options, initial=start)
+        with tqdm(**options, initial=start) as bar:
+            for item in items:
+                yield item
+                bar.update(units_of(item))
         return
-    of_all = f" of {total:,}" if total else ""
-    plural = f"{unit}es" if unit.endswith("ch") else f"{unit}s"
+    of_all = f" of {total:,.0f}" if total else ""
+    plural = f"{unit}es" if unit.endswith("ch") else unit if unit == "MB" else f"{unit}s"
     began = shown_at = time.monotonic()
-    for number, item in enumerate(items, start + 1):
+    number = start
+    for item in items:
         yield item
+        number += units_of(item)
         now = time.monotonic()
         if now - shown_at > _SECONDS_BETWEEN_LINES:
             rate = (number - start) / (now - began)
             left = f", {tqdm.format_interval((total - number) / rate)} left" if total else ""
-            say(f"{label}: {number:,}{of_all} {plural}, {rate:,.3g}/s{left}")
+            say(f"{label}: {number:,.0f}{of_all} {plural}, {rate:,.3g}/s{left}")
             shown_at = now
 
 

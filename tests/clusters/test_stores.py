@@ -15,7 +15,8 @@ from fleet import until
 from resumed import in_small_groups
 from small_model import recipe
 
-from moray.corpus.dataset import SPLITS, Document, write_dataset
+from moray.corpus.dataset import SPLITS, Document
+from moray.corpus.documents import write_dataset
 from moray.provenance.manifest import damaged_files, read_manifest
 from moray.tasks.language.tokenize import tokenize
 
@@ -32,9 +33,10 @@ from pathlib import Path
 
 from moray.tasks.language import tokens
 from moray.tasks.language.tokenize import tokenize
-from moray.workers import pool
+from moray.stages import store
+from moray.workers.pool import Work
 
-pool._BYTES_WORTH_RAY = 0
+store.TOKENIZE = Work(threads=1, useful_threads=0, bytes_worth_ray=0)
 dataset, model, output, record, execution, cfg = map(json.loads, sys.argv[1:])
 made = tokens.encode_window
 

@@ -2,8 +2,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_config import experiment_with
 
-from moray.config.layout import check_gpus, lay_out, lay_out_here, on_cores
+from moray.config.layout import check_gpus, dataset_execution, lay_out, lay_out_here, on_cores
 from moray.config.schema.sections import Ray
 from moray.errors import UserError
 
@@ -139,3 +140,22 @@ def test_an_elastic_number_on_a_cluster_uses_gpus_if_there_are_enough_for_its_mi
     found = lay_out(elastic, cores=16, gpus=2)
     assert (found.num_workers, found.min_workers, found.use_gpu) == (4, 2, True)
     assert not lay_out(elastic, cores=16, gpus=1).use_gpu
+
+
+def test_a_dataset_is_read_where_a_run_that_trains_on_it_is_executed() -> None:
+    """On a cluster if one of them is; those of `torchrun` are on no cluster of Ray."""
+    tuned = {"model": {"run": "base"}, "dataset": "modules"}
+    experiment = experiment_with(
+        {
+            "runs.tuned": tuned | {"ray": {"address": "10.0.0.1:6379"}},
+            "runs.last": tuned | {"ray": {"address": "10.0.0.2:6379"}},
+        }
+    )
+    execution = dataset_execution(experiment, "modules")
+    assert execution is not None
+    assert (execution["run"], execution["ray"]["address"]) == ("tuned", "10.0.0.1:6379")
+    assert dataset_execution(experiment, "notes") is None
+    launched = {"train": {"launcher": "torchrun"}}
+    execution = dataset_execution(experiment_with({"runs.tuned": tuned | launched}), "modules")
+    assert execution is not None
+    assert execution["run"] == "base"

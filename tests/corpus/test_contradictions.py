@@ -1,26 +1,23 @@
 """Equal rows that are judged in different ways are counted and named."""
 
 import json
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from divided import stage_rows
 
 from moray.corpus.contradictions import Contradictions
 from moray.corpus.dataset import Document
-from moray.corpus.split import by_hash
 from moray.stages.download import download
 
 
 def said(rows: list[Document], test: list[Document] | None = None) -> list[str]:
     """What is said of rows of train, of which some are held out, or beside a test split."""
-    given = {"train": rows} if test is None else {"train": rows, "test": test}
-    splits = {split: own.__iter__ for split, own in given.items()}
-    shares, found = (0.2, 0.3 if test is None else 0.0), Contradictions()
-    assert [*by_hash(splits, *shares, Counter(), Counter(), Counter(), found)]
-    return [*found.lines("mine")]
+    splits = {"train": rows} if test is None else {"train": rows, "test": test}
+    with stage_rows(splits, 0.2, 0.3 if test is None else 0.0) as staged:
+        return [*Contradictions(staged).lines("mine")]
 
 
 def talk(answer: str) -> str:

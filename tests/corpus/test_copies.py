@@ -5,11 +5,11 @@ from collections import Counter
 from tracemalloc import get_traced_memory, start, stop
 
 import numpy as np
+from divided import divide_by_hash
 
-from moray.corpus.contradictions import Contradictions
 from moray.corpus.copies import Copy, ExactCopies
 from moray.corpus.dataset import Document, digest
-from moray.corpus.split import by_hash
+from moray.corpus.split import Counts
 
 
 def test_each_row_but_the_first_of_equal_ones_is_a_copy() -> None:
@@ -17,8 +17,10 @@ def test_each_row_but_the_first_of_equal_ones_is_a_copy() -> None:
     texts = [str(draw.randrange(300)) for _ in range(1000)]
     splits = [draw.choice(["train", "train", "test"]) for _ in texts]
     copies = ExactCopies()
-    for split, text in zip(splits, texts, strict=True):
-        copies.note(split, Document(text=text), digest(text))
+    identities = np.array([digest(text) for text in texts], "S16")
+    is_train = np.array([split == "train" for split in splits])
+    for some in (slice(0, 400), slice(400, 401), slice(401, None)):
+        copies.note(is_train[some], identities[some])
     seen, expected = set[str](), []
     for split, text in zip(splits, texts, strict=True):
         if split == "train":
@@ -38,11 +40,10 @@ def test_rows_that_train_has_already_are_duplicates() -> None:
 
     def split(copies: ExactCopies | None) -> tuple[dict[str, list[str]], Counter[str], int]:
         made: dict[str, list[str]] = {"train": [], "validation": [], "test": []}
-        duplicates, blanks = Counter[str](), Counter[str]()
-        counters = duplicates, blanks, Counter[str](), Contradictions()
-        for name, row in by_hash({"train": rows.__iter__}, 0.2, 0.2, *counters, copies):
+        counts = Counts()
+        for name, row in divide_by_hash({"train": rows}, 0.2, 0.2, counts, copies):
             made[name].append(row["text"])
-        return made, duplicates, blanks.total()
+        return made, counts.duplicates, counts.blanks.total()
 
     before, duplicates, blanks = split(None)
     after, more, same_blanks = split(ExactCopies())
@@ -56,11 +57,11 @@ def test_rows_that_train_has_already_are_duplicates() -> None:
 
 
 def test_memory_is_some_bytes_for_each_row() -> None:
-    copies, row, rows = ExactCopies(), Document(text=""), 200_000
-    identities = np.random.default_rng(0).bytes(16 * rows)
+    copies, rows = ExactCopies(), 200_000
+    identities = np.frombuffer(np.random.default_rng(0).bytes(16 * rows), "S16")
     start()
-    for place in range(0, len(identities), 16):
-        copies.note("train", row, identities[place : place + 16])
+    for some in np.split(identities, 100):
+        copies.note(np.ones(len(some), np.bool_), some)
     assert not copies.find().any()
     _, peak = get_traced_memory()
     stop()

@@ -16,8 +16,8 @@ from moray.corpus.dataset import (
     read_documents,
     read_group,
     tools_of,
-    write_dataset,
 )
+from moray.corpus.documents import write_dataset
 
 TEXTS = [f"text {number} é🐍" * (number % 3) for number in range(2500)]
 

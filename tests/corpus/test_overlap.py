@@ -8,7 +8,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from moray.corpus.dataset import Document, write_dataset
+from moray.corpus.dataset import Document
+from moray.corpus.documents import write_dataset
 from moray.corpus.overlap import find_overlaps, overlap_messages
 from moray.stages.download import download
 

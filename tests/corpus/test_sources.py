@@ -10,11 +10,13 @@ from typing import Any, get_args
 
 import pytest
 from pydantic import TypeAdapter
+from read_parts import documents_in
 
 from moray.config.schema import datasets
 from moray.config.schema.datasets import Dataset
 from moray.config.schema.sources import Source
 from moray.config.tasks import source_module
+from moray.corpus.findings import Findings
 from moray.corpus.hub import load
 from moray.corpus.sources import open_source
 from moray.errors import UserError
@@ -39,7 +41,10 @@ def read(cfg: dict[str, Any], folder: Path, files: dict[str, list[str]] | None =
         given = source.splits
         assert set(given) == section.given_splits
         first, second = (
-            {split: [{**document} for document in make()] for split, make in given.items()}
+            {
+                split: [{**document} for document in documents_in(parts(), Findings())]
+                for split, parts in given.items()
+            }
             for _ in range(2)
         )
     assert first == second

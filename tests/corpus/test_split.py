@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from itertools import count
 
 import pytest
+from divided import divide_by_hash, divide_by_tail
 
-from moray.corpus.contradictions import Contradictions
 from moray.corpus.dataset import SPLITS, Document
-from moray.corpus.split import by_hash, by_tail
+from moray.corpus.split import Counts
 
 
 def hashed(
@@ -23,10 +23,11 @@ def hashed(
     related: Counter[str] | None = None,
 ) -> list[tuple[str, Document]]:
     """By the hash of what train has, beside splits that are given."""
-    splits = {split: rows.__iter__ for split, rows in {"train": documents, **(given or {})}.items()}
-    given_counts = (dropped, blanks, related)
-    copies, empty, near = (Counter[str]() if one is None else one for one in given_counts)
-    return list(by_hash(splits, validation, test, copies, empty, near, Contradictions()))
+    copies, empty, near = (
+        Counter[str]() if one is None else one for one in (dropped, blanks, related)
+    )
+    counts = Counts(copies, empty, near)
+    return divide_by_hash({"train": documents, **(given or {})}, validation, test, counts)
 
 
 def tailed(
@@ -36,9 +37,8 @@ def tailed(
     given: Mapping[str, list[Document]] | None = None,
     blanks: Counter[str] | None = None,
 ) -> list[tuple[str, Document]]:
-    splits = {split: rows.__iter__ for split, rows in {"train": documents, **(given or {})}.items()}
-    counts = Counter[str]() if blanks is None else blanks
-    return list(by_tail(splits, validation, test, counts))
+    counts = Counts(blanks=Counter[str]() if blanks is None else blanks)
+    return divide_by_tail({"train": documents, **(given or {})}, validation, test, counts)
 
 
 def texts(*names: str) -> list[Document]:

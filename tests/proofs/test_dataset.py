@@ -8,10 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
-from moray.corpus.dataset import Document, write_dataset
+from moray.corpus.dataset import SPLITS, Document, documents_of
+from moray.corpus.split import Divided, by_hash
 from moray.errors import UserError
 from moray.proofs.comparison import Comparison, read_proof
 from moray.proofs.dataset import compare_dataset
@@ -113,11 +116,15 @@ def with_numbers_apart(rows: Rows) -> Rows:
 def test_a_planted_fault_leaves_no_dataset(
     change: Callable[[Rows], Rows], what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        stage,
-        "write_dataset",
-        lambda folder, rows, *others: write_dataset(folder, change(rows), *others),
-    )
+
+    def changed(*given: Any) -> Divided:
+        for table, splits in by_hash(*given):
+            rows = zip((SPLITS[n] for n in splits), documents_of(table), strict=True)
+            kept = [*change(iter(rows))]
+            numbers = np.array([SPLITS.index(split) for split, _ in kept], np.uint8)
+            yield pa.Table.from_pylist([row for _, row in kept], table.schema), numbers
+
+    monkeypatch.setattr(stage, "by_hash", changed)
     path = as_jsonl(tmp_path)
     columns = {"columns": {"group": "text"}} if change is with_numbers_apart else {}
     with pytest.raises(UserError, match=what):

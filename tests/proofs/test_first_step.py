@@ -18,7 +18,8 @@ from moray.config.schema.base import result_keys
 from moray.config.schema.losses import Preference
 from moray.config.schema.sections import Data
 from moray.config.schema.train import Adapter
-from moray.corpus.dataset import SPLITS, Document, write_dataset
+from moray.corpus.dataset import SPLITS, Document
+from moray.corpus.documents import write_dataset
 from moray.errors import UserError
 from moray.model import adapter as adapters
 from moray.model.load import load_model

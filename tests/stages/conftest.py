@@ -8,7 +8,8 @@ from exported import train_run
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
-from moray.corpus.dataset import SPLITS, write_dataset
+from moray.corpus.dataset import SPLITS
+from moray.corpus.documents import write_dataset
 from moray.provenance.manifest import write_manifest
 from moray.tasks.language.tokenize import tokenize
 

@@ -19,7 +19,8 @@ from transformers import AutoModelForCausalLM
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.losses import Preference
-from moray.corpus.dataset import content, read_documents, write_dataset
+from moray.corpus.dataset import content, read_documents
+from moray.corpus.documents import write_dataset
 from moray.errors import UserError
 from moray.evaluate.batches import Arrays, Batch, BatchWriter
 from moray.evaluate.worker import batches_of

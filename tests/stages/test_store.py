@@ -22,7 +22,8 @@ from small_model import recipe
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data, Ray
-from moray.corpus.dataset import SPLITS, Document, write_dataset
+from moray.corpus.dataset import SPLITS, Document
+from moray.corpus.documents import write_dataset
 from moray.provenance.manifest import JOURNAL, damaged_files, read_manifest
 from moray.stages import store as stores
 from moray.stages.base_model import base_model
@@ -33,7 +34,7 @@ from moray.tasks.language.tokenize import tokenize
 from moray.tasks.reward import tokenize_labelled as rewards
 from moray.tasks.token_classification import tokenize_labelled as tags
 from moray.workers.cluster import connect_for_tasks
-from moray.workers.pool import RayTasks
+from moray.workers.pool import RayTasks, Work
 
 pytestmark = pytest.mark.long
 
@@ -49,7 +50,7 @@ def tasks() -> Iterator[RayTasks]:
 @pytest.fixture
 def on_ray(tasks: RayTasks, monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
-    def give(execution: Any, num_bytes: int) -> Iterator[RayTasks]:
+    def give(execution: Any, work: Work, num_bytes: int) -> Iterator[RayTasks]:
         assert num_bytes > 0
         yield tasks
 
@@ -144,10 +145,11 @@ def test_tasks_of_ray_make_the_same_store(
 ON_RAY = """
 import json, sys
 from pathlib import Path
+from moray.stages import store
 from moray.tasks.language.tokenize import tokenize
-from moray.workers import pool
+from moray.workers.pool import Work
 
-pool._BYTES_WORTH_RAY = pool._USEFUL_THREADS = 0
+store.TOKENIZE = Work(threads=1, useful_threads=0, bytes_worth_ray=0)
 dataset, model, output, execution, cfg = map(json.loads, sys.argv[1:])
 if __name__ == "__main__":
     tokenize(Path(dataset), Path(model), Path(output), cfg, execution=execution)

@@ -13,7 +13,8 @@ from fleet import losses, train_all
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
 from moray.config.schema.train import Train
-from moray.corpus.dataset import Document, write_dataset
+from moray.corpus.dataset import Document
+from moray.corpus.documents import write_dataset
 from moray.rows.store import StoredRows
 from moray.tasks.language.rows import is_trained
 from moray.tasks.language.sources.python_stdlib import modules

@@ -17,7 +17,7 @@ from moray.config.schema.sections import Ray
 from moray.errors import UserError
 from moray.workers import pool as pools
 from moray.workers.cluster import connect_for_tasks
-from moray.workers.pool import Pool, RayTasks, Threads, open_pool
+from moray.workers.pool import TOKENIZE, Pool, RayTasks, Threads, open_pool
 
 PATH = "runs.x.ray"
 
@@ -36,7 +36,7 @@ def tasks() -> Iterator[RayTasks]:
 @pytest.fixture(params=["threads", "tasks"])
 def pool(request: pytest.FixtureRequest) -> Pool:
     if request.param == "threads":
-        return Threads()
+        return Threads(8)
     made: RayTasks = request.getfixturevalue("tasks")
     return made
 
@@ -134,7 +134,7 @@ def test_tasks_that_wait_for_a_cpu_say_so(
 
     def look() -> bool:
         said.append(capsys.readouterr().err)
-        return any("no window was made in 0.1 s: all CPUs" in text for text in said)
+        return any("no task has ended in 0.1 s: all CPUs" in text for text in said)
 
     waiting = in_thread(lambda: [*tasks.map(abs, [-1, -2])])
     until(look)
@@ -143,7 +143,7 @@ def test_tasks_that_wait_for_a_cpu_say_so(
     ray.get(occupied)
     monkeypatch.setattr(pools, "_SECONDS_BEFORE_LINE", 60)
     assert [*tasks.map(abs, [-1])] == [1]
-    assert "no window" not in capsys.readouterr().err
+    assert "no task" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_ray_is_not_started_without_need_or_against_the_launcher(
     cores: int, size: int, given: dict[str, Any] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "cores", lambda: cores)
-    with open_pool(given, size) as pool:
+    with open_pool(given, TOKENIZE, size) as pool:
         assert isinstance(pool, Threads)
         before = {*threading.enumerate()}
         assert [*pool.map(abs, [-1, 2])] == [1, 2]
@@ -172,6 +172,6 @@ def test_a_cluster_that_does_not_answer_is_an_error_of_its_key() -> None:
     unused = execution(address="127.0.0.1:9")
     with (
         pytest.raises(UserError, match=r"^runs\.x\.ray\.address: no Ray cluster answers"),
-        open_pool(unused, pools._BYTES_WORTH_RAY),
+        open_pool(unused, TOKENIZE, TOKENIZE.bytes_worth_ray),
     ):
         pass

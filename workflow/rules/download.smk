@@ -15,6 +15,7 @@ rule download:
         dataset=any_of(EXPERIMENT.datasets),
     conda:
         "../../envs/environment.yaml"
+    threads: lambda wildcards: layout.threads_of_one(shared_cores())
     params:
         code=lambda wildcards: code(
             "download",
@@ -25,8 +26,16 @@ rule download:
             plan.dataset_config(EXPERIMENT, wildcards.dataset),
             chain(*DATASET_FILES[wildcards.dataset].values()),
         ),
-        # Not compared with the last execution, because it takes `input`.
+        # Not compared with the last execution, because they take `input`.
         proofs=lambda wildcards, input: EXPERIMENT.proofs_of_dataset(wildcards.dataset),
+        # A dataset that another version was reading isn't continued.
+        version=lambda wildcards, input: version_of(
+            "download", plan.source_of(EXPERIMENT, wildcards.dataset)
+        ),
+        # Where it is executed doesn't change the dataset.
+        execution=lambda wildcards, input: layout.dataset_execution(
+            EXPERIMENT, wildcards.dataset
+        ),
     message:
         "download {wildcards.dataset}"
     script:

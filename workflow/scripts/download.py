@@ -12,4 +12,6 @@ with stage(snakemake.log[0]):
         cfg=snakemake.params.cfg,
         files={split: list(files) for split, files in snakemake.input.items()},
         proofs=snakemake.params.proofs,
+        code=snakemake.params.version,
+        execution=snakemake.params.execution,
     )

@@ -202,6 +202,23 @@ def store_execution(experiment: Experiment, run: str) -> dict[str, Any]:
     }
 
 
+def dataset_execution(experiment: Experiment, dataset: str) -> dict[str, Any] | None:
+    """The same of reading a dataset: those of a run that trains on it, if one does.
+
+    The first one with a cluster, if there is any.
+    """
+    runs = [run for run in experiment.runs if dataset in experiment.runs[run].datasets]
+    executions = [store_execution(experiment, run) for run in runs]
+    return next(
+        (
+            one
+            for one in executions
+            if one["launcher"] == "ray" and one["ray"]["address"] != "local"
+        ),
+        executions[0] if executions else None,
+    )
+
+
 def on_cores_of(experiment: Experiment, run: str, stage: Stage, cores: int) -> Ray:
     """The `ray` section of a run's stage that has some of this machine's cores; see `on_cores`."""
     section = experiment.runs[run]

@@ -1,8 +1,8 @@
 """Rows that are no valid documents."""
 
 import re
-from copy import copy
-from typing import Any, Literal, Self
+from collections.abc import Iterable
+from typing import Any, Literal
 
 from moray.corpus.dataset import RowError
 from moray.errors import UserError
@@ -13,22 +13,16 @@ _MOST = 0.01
 _OWN = re.compile(r"'[^']*'|\d+")
 
 
+Policy = Literal["refuse", "drop"]
+
+
 class BadRows:
-    """The bad rows of a source, which are refused, or dropped and counted.
+    """The bad rows of a source, which are refused, or dropped and counted."""
 
-    A source is read more than once, so a row is identified by its split and its place there.
-    """
-
-    def __init__(self, policy: Literal["refuse", "drop"] = "refuse") -> None:
+    def __init__(self, policy: Policy = "refuse") -> None:
         self._policy = policy
-        self._split = ""
-        self._problems: dict[tuple[str, str], str] = {}
-
-    def of(self, split: str) -> Self:
-        """The bad rows of a split, counted together with those of the others."""
-        part = copy(self)
-        part._split = split
-        return part
+        # The place and the problem of each.
+        self._problems: list[tuple[str, str]] = []
 
     def __len__(self) -> int:
         return len(self._problems)
@@ -41,12 +35,20 @@ class BadRows:
         """
         if self._policy == "refuse":
             raise UserError(place, error.problem, error.remedy) from error
-        self._problems[self._split, place] = error.problem
+        self._problems.append((place, error.problem))
+
+    def as_json(self) -> list[tuple[str, str]]:
+        """The place and the problem of each, for `update`."""
+        return self._problems
+
+    def update(self, later: Iterable[tuple[str, str]]) -> None:
+        """Add the bad rows of a later part of the source."""
+        self._problems += ((place, problem) for place, problem in later)
 
     def facts(self) -> dict[str, Any]:
         """Of each reason, the number of `rows`, and the `first` of them with its `problem`."""
         reasons: dict[str, dict[str, Any]] = {}
-        for (_, place), problem in self._problems.items():
+        for place, problem in self._problems:
             first = {"rows": 0, "first": place, "problem": problem}
             reasons.setdefault(_OWN.sub("", problem), first)["rows"] += 1
         return {"bad_rows": [*reasons.values()]}
@@ -59,7 +61,7 @@ class BadRows:
         """
         total = rows + len(self)
         if len(self) > _MOST * total:
-            (_, place), problem = next(iter(self._problems.items()))
+            place, problem = self._problems[0]
             raise UserError(
                 path,
                 f"{len(self):,} of {total:,} rows are bad, more than {_MOST:.0%}, the first in "

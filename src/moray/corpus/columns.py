@@ -45,6 +45,16 @@ class Columns:
                 if not _is_empty(value):
                     filled[name] = None
 
+    def as_json(self) -> dict[str, list[str]]:
+        """The names, for `update`."""
+        return {"there": [*self._there], "filled": [*self._filled], "read": sorted(self.read)}
+
+    def update(self, later: Mapping[str, list[str]]) -> None:
+        """Add the columns of a later part of the source."""
+        self._there |= dict.fromkeys(later["there"])
+        self._filled |= dict.fromkeys(later["filled"])
+        self.read.update(later["read"])
+
     def unused(self) -> list[str]:
         """Columns that have a value in some row and become part of no document."""
         # A spreadsheet's empty columns have no names.

@@ -1,8 +1,12 @@
 """Rows that contradict each other: equal ones that are judged in different ways."""
 
 from collections.abc import Iterator
+from itertools import islice
 
-from moray.corpus.dataset import Document, content, digest, plain_text
+import pyarrow as pa
+
+from moray.corpus.dataset import Document, documents_of, plain_text
+from moray.corpus.staging import Fact, StagedRows, without_facts
 
 _SHOWN = 40
 # Of which rows are remembered, some 180 bytes each.
@@ -15,32 +19,20 @@ class Contradictions:
     Of more than a million different rows, those that equal one of the first million.
     """
 
-    def __init__(self) -> None:
-        # By the digest of a row, the hash of its first judgement.
-        self._first: dict[bytes, int] = {}
+    def __init__(self, rows: StagedRows) -> None:
+        """Find them among the rows of a source; blank ones don't count."""
+        # By the digest of a row, that of its first judgement.
+        first: dict[bytes, bytes] = {}
         self._contradicted = set[bytes]()
-        self._example: Document = Document()
-
-    def note(self, document: Document, identity: bytes) -> None:
-        """Note a row.
-
-        Args:
-            identity: the digest of its content.
-        """
-        if "chosen" in document:
-            judgement = str(document["chosen"] < document["rejected"])
-            identity = digest(_either_way(document))
-        elif "tags" in document:
-            judgement = document["tags"]
-        elif document.get("label") is not None:
-            judgement = str(document["label"])
-        else:
-            return
-        if len(self._first) < _MOST_ROWS:
-            self._first.setdefault(identity, hash(judgement))
-        if self._first.get(identity, hash(judgement)) != hash(judgement):
-            self._example = self._example or document
-            self._contradicted.add(identity)
+        self._example = Document()
+        for split in rows.splits:
+            for part, facts in enumerate(rows.facts(split)):
+                for place, judged, judgement in _judgements(facts):
+                    if len(first) < _MOST_ROWS:
+                        first.setdefault(judged, judgement)
+                    if first.get(judged, judgement) != judgement:
+                        self._contradicted.add(judged)
+                        self._example = self._example or _document(rows, split, part, place)
 
     def lines(self, dataset: str) -> Iterator[str]:
         """A line about a dataset with such rows."""
@@ -56,10 +48,19 @@ class Contradictions:
         yield f"dataset {dataset}: {number:,} {what}, such as {_shown(example)}; {kept}"
 
 
-def _either_way(document: Document) -> str:
-    """The content of a pair, whichever answer is the better one."""
-    first, second = sorted((document["chosen"], document["rejected"]))
-    return content(Document(**{**document, "chosen": first, "rejected": second}))
+def _judgements(facts: pa.Table) -> Iterator[tuple[int, bytes, bytes]]:
+    """The place of each row that is judged and not blank, and the digests of `judgement_of`."""
+    if facts[Fact.JUDGED].null_count == len(facts):
+        return
+    columns = (facts[fact].to_pylist() for fact in (Fact.JUDGED, Fact.JUDGEMENT, Fact.BLANK))
+    for place, (judged, judgement, blank) in enumerate(zip(*columns, strict=True)):
+        if judged and not blank:
+            yield place, judged, judgement
+
+
+def _document(rows: StagedRows, split: str, part: int, place: int) -> Document:
+    table = next(islice(rows.tables(split), part, None)).slice(place, 1)
+    return documents_of(without_facts(table))[0]
 
 
 def _noun(document: Document) -> str:
@@ -70,6 +71,6 @@ def _noun(document: Document) -> str:
 
 def _shown(document: Document) -> str:
     if "image" in document:
-        return document.get("place", "an image without a place")
+        return document.get("place") or "an image without a place"
     text = plain_text(document)
     return repr(text[:_SHOWN] + "…" * (len(text) > _SHOWN))

@@ -6,8 +6,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from moray.corpus.dataset import Document
-
 
 class Copy(IntEnum):
     """What a row to train on is a copy of."""
@@ -22,13 +20,20 @@ class Copy(IntEnum):
 
 
 class Copies(Protocol):
-    """Finds copies among the rows of a dataset, which are noted one after another."""
+    """Finds copies among the rows of a dataset, which are noted one part after another."""
 
-    def note(self, split: str, document: Document, identity: bytes) -> None:
-        """Note a row.
+    def note(
+        self,
+        is_train: NDArray[np.bool_],
+        identities: NDArray[np.bytes_],
+        sketches: NDArray[np.bytes_] | None,
+    ) -> None:
+        """Note rows.
 
         Args:
-            identity: the digest of its content, 16 bytes.
+            is_train: whether each is to train on, shape (rows,).
+            identities: the digest of each one's content, 16 bytes.
+            sketches: see `staging.Sketches`, as bytes.
         """
 
     def find(self) -> NDArray[np.uint8]:
@@ -44,9 +49,13 @@ class ExactCopies:
     def __init__(self) -> None:
         self._identities = bytearray()
 
-    def note(self, split: str, document: Document, identity: bytes) -> None:
-        if split == "train":
-            self._identities += identity
+    def note(
+        self,
+        is_train: NDArray[np.bool_],
+        identities: NDArray[np.bytes_],
+        sketches: NDArray[np.bytes_] | None = None,
+    ) -> None:
+        self._identities += identities[is_train].tobytes()
 
     def find(self) -> NDArray[np.uint8]:
         halves = np.frombuffer(self._identities, "<u8").reshape(-1, 2)

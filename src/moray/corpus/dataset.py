@@ -1,4 +1,4 @@
-"""Datasets: documents, and how they are on disk.
+"""Datasets: documents, and how they are read from disk.
 
 A dataset is a folder with a Parquet file for each split, and `dataset.json`, which describes its
 source. Row groups are limited in bytes, because later stages hold one in memory at a time.
@@ -6,7 +6,7 @@ source. Row groups are limited in bytes, because later stages hold one in memory
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, cast
@@ -14,12 +14,7 @@ from typing import Any, TypedDict, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from moray.config.tasks import FORMATS, FormatName
-from moray.errors import UserError
-from moray.provenance.manifest import DATASET, sha256_file, write_json
-
 SPLITS = ("train", "validation", "test")
-_GROUP_BYTES = 4 * 2**20
 
 
 class Document(TypedDict, total=False):
@@ -100,6 +95,30 @@ def group_of(document: Document) -> str:
             if message["role"] == "assistant" and any(from_user[:number]):
                 return json.dumps(messages[:number])
     return content(document)
+
+
+def judgement_of(document: Document, identity: bytes) -> tuple[bytes, bytes] | tuple[None, None]:
+    """The digests of what is judged in a row and of the judgement, if there is one.
+
+    Args:
+        identity: the digest of its content.
+    """
+    if "chosen" in document:
+        judgement = str(document["chosen"] < document["rejected"])
+        identity = digest(_either_way(document))
+    elif "tags" in document:
+        judgement = document["tags"]
+    elif document.get("label") is not None:
+        judgement = str(document["label"])
+    else:
+        return None, None
+    return identity, digest(judgement)
+
+
+def _either_way(document: Document) -> str:
+    """The content of a pair, whichever answer is the better one."""
+    first, second = sorted((document["chosen"], document["rejected"]))
+    return content(Document(**{**document, "chosen": first, "rejected": second}))
 
 
 def is_blank(document: Document) -> bool:
@@ -183,95 +202,6 @@ class RowError(Exception):
         self.remedy = remedy
 
 
-def write_dataset(
-    folder: Path,
-    rows: Iterator[tuple[str, Document]],
-    format: FormatName,
-    origin: dict[str, Any],
-    facts: Callable[[], dict[str, Any]] = dict,
-    keep_groups: bool = True,
-) -> dict[str, Any]:
-    """Write each document to the file of its split; returns the description in `dataset.json`.
-
-    Args:
-        folder: where to write `train.parquet`, `validation.parquet` and `test.parquet`.
-        facts: called after the last document; what it returns is added to the description.
-        keep_groups: whether later stages need the groups; some are as large as the images.
-
-    Raises:
-        UserError: if some answers are text and others messages.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / DATASET).unlink(missing_ok=True)
-    columns, types = FORMATS[format].kept, FORMATS[format].types
-    if keep_groups:
-        columns = (*columns, "group")
-    schema = pa.schema(
-        [(column, pa.type_for_alias(types.get(column, "string"))) for column in columns]
-    )
-    writers = {split: _SplitWriter(folder / f"{split}.parquet", schema) for split in SPLITS}
-    kinds = set()
-    for split, document in rows:
-        writers[split].add(document)
-        if FORMATS[format].answered:
-            kinds.add(document.get("prompt") is None)
-    if len(kinds) > 1:
-        raise UserError(
-            f"datasets.{folder.name}",
-            "got some rows as text and others as messages, expected all of one kind",
-            "convert them, or make two datasets",
-        )
-    for writer in writers.values():
-        writer.close()
-    splits = {
-        split: {"rows": writer.rows, "bytes": writer.bytes, "sha256": sha256_file(writer.path)}
-        for split, writer in writers.items()
-    }
-    description = {**origin, **facts(), "format": format, "splits": splits}
-    write_json(folder / DATASET, description)
-    return description
-
-
-class _SplitWriter:
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
-        self.path, self.rows, self.bytes = path, 0, 0
-        self._schema = schema
-        self._file = pq.ParquetWriter(path, schema)
-        self._waiting: list[Document] = []
-        self._waiting_bytes = 0
-
-    def add(self, document: Document) -> None:
-        size = sum(_size(document.get(name)) for name in self._schema.names if name != "group")
-        self._waiting.append(document)
-        self._waiting_bytes += size
-        self.rows += 1
-        self.bytes += size
-        if self._waiting_bytes >= _GROUP_BYTES:
-            self._flush()
-
-    def close(self) -> None:
-        if self._waiting:
-            self._flush()
-        self._file.close()
-
-    def _flush(self) -> None:
-        columns = {
-            name: [document.get(name) for document in self._waiting] for name in self._schema.names
-        }
-        table = pa.table(columns, self._schema)
-        self._file.write_table(table, row_group_size=len(self._waiting))
-        self._waiting.clear()
-        self._waiting_bytes = 0
-
-
-def _size(value: Any) -> int:
-    if isinstance(value, bytes):
-        return len(value)
-    text = str(value or "")
-    # Strings know whether they are ASCII.
-    return len(text if text.isascii() else text.encode())
-
-
 def num_groups(file: Path) -> int:
     """Number of row groups in a split."""
     with pq.ParquetFile(file) as table:
@@ -298,7 +228,7 @@ def _sizes_of_groups(file: Path) -> list[int]:
 def read_group(file: Path, group: int) -> list[Document]:
     """The documents of a row group."""
     with pq.ParquetFile(file) as table:
-        return _documents(table.read_row_group(group))
+        return documents_of(table.read_row_group(group))
 
 
 @dataclass(frozen=True)
@@ -313,7 +243,7 @@ class RowGroup:
     first_document: int
 
     def documents(self) -> list[Document]:
-        return _documents(self.table)
+        return documents_of(self.table)
 
 
 def read_groups(file: Path, start: int = 0) -> Iterator[RowGroup]:
@@ -332,7 +262,8 @@ def read_documents(file: Path) -> Iterator[list[Document]]:
     return (group.documents() for group in read_groups(file))
 
 
-def _documents(table: pa.Table) -> list[Document]:
+def documents_of(table: pa.Table) -> list[Document]:
+    """The documents that are the rows of a table."""
     rows: list[dict[str, Any]] = table.to_pylist()
     for row in rows:
         if row.get("group") is None:

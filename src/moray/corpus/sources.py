@@ -1,29 +1,29 @@
 """Sources of documents, each a module that is imported by the names in the config.
 
 They are in the folder of a task, which others of its modality share. A source has a function
-`open_source` with the parameters of the one here, except that `folder` is an empty folder, which
-is removed after the documents were read. It returns an `OpenSource`.
+`open_source` with the parameters of the one here, except that `folder` is one of its own, which is
+removed after the documents were read. It returns an `OpenSource`.
 """
 
-import tempfile
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
 from moray.config.schema.datasets import Dataset
 from moray.config.tasks import FORMATS, TASKS, module_of, source_module
-from moray.corpus.bad_rows import BadRows
-from moray.corpus.columns import Columns
+from moray.corpus.bad_rows import Policy
 from moray.corpus.dataset import Document
-from moray.corpus.remarks import Remarks
-from moray.corpus.split import Splits
+from moray.corpus.parts import Splits
+
+_DOWNLOADED = "downloaded"
 
 
 class Survey(Protocol):
-    """A task's survey of the documents of a dataset, which pass through it."""
+    """A task's survey of the documents of a dataset, which are noted one after another."""
 
     @property
     def noun(self) -> str:
@@ -36,8 +36,12 @@ class Survey(Protocol):
             UserError: with this path, if a dataset can't be made of them.
         """
 
-    def follow(self, rows: Iterable[tuple[str, Document]]) -> Iterator[tuple[str, Document]]:
-        """Yield the documents, each with its split."""
+    def note(self, split: str, document: Document) -> None:
+        """Note a document of a split.
+
+        Raises:
+            UserError: if the task can't use it.
+        """
 
     def facts(self) -> dict[str, Any]:
         """For `dataset.json`, after the last document."""
@@ -52,25 +56,25 @@ class Survey(Protocol):
 
 @dataclass(frozen=True)
 class OpenSource:
-    """A source whose documents can be read, also repeatedly.
+    """A source whose documents can be read, the same parts of them each time.
 
     Attributes:
-        splits: the documents of each split that the source has.
+        splits: the parts of each split that the source has.
         origin: where they are from, such as a version, or files with their digests.
+        num_bytes: size of what is read; 0 if it isn't known.
         keeps_groups: whether later stages need the groups; some are as large as the documents.
         survey: learns what the task needs to know about the documents; None if it needs nothing.
-        bad_rows: rows that are no valid documents.
-        columns: the columns of the user's rows, some of which may not be read.
-        remarks: remarks about valid rows.
+        bad_rows: what is done about rows that are no valid documents.
+        has_columns: whether its rows are the user's, some of whose columns may not be read.
     """
 
     splits: Splits
     origin: dict[str, Any]
+    num_bytes: int = 0
     keeps_groups: bool = True
     survey: Survey | None = None
-    bad_rows: BadRows = field(default_factory=BadRows)
-    columns: Columns | None = None
-    remarks: Remarks = field(default_factory=Remarks)
+    bad_rows: Policy = "refuse"
+    has_columns: bool = False
 
 
 @contextmanager
@@ -80,15 +84,17 @@ def open_source(
     """Open the source of a dataset for the body of the `with` statement.
 
     Args:
-        folder: where to keep downloaded files, which are removed after the body.
+        folder: where to keep downloaded files. They are removed after the body, and are still there
+            for the next process if this one is killed.
 
     Raises:
         UserError: if it can't be read.
     """
     # By name, so that the other sources aren't imported.
     source = import_module(source_module(section.source, section.format))
-    with tempfile.TemporaryDirectory(dir=folder) as temporary:
-        opened = source.open_source(section, files, Path(temporary))
-        if TASKS[task := FORMATS[section.format].task].has_survey:
-            opened = replace(opened, survey=module_of(task, "survey").survey_of(section))
-        yield opened
+    own_folder = folder / _DOWNLOADED
+    opened = source.open_source(section, files, own_folder)
+    if TASKS[task := FORMATS[section.format].task].has_survey:
+        opened = replace(opened, survey=module_of(task, "survey").survey_of(section))
+    yield opened
+    shutil.rmtree(own_folder, ignore_errors=True)

@@ -1,8 +1,8 @@
-"""Which windows of a store are on disk, so that the next process goes on where one was killed.
+"""Which parts of a folder are on disk, so that the next process goes on where one was killed.
 
-The file `journal.jsonl` has a line for each window in the order of their rows, behind a first line
-with the key of the store: a digest of all that decides on its content. What the store's files have
-behind the sizes that the last line names is of no window.
+The file `journal.jsonl` has a line for each window of a store, or for each part of a source, in
+their order, behind a first line with the key of the folder: a digest of all that decides on its
+content. What the folder's files have behind the sizes that the last line names is of none of them.
 """
 
 import json
@@ -34,7 +34,7 @@ INTERRUPTIONS = (KeyboardInterrupt, SystemExit)
 
 
 class Journal:
-    """The windows of a store's splits that are on disk.
+    """The windows of each split that are on disk, or its parts.
 
     A line is a mapping with the `split` of a window, and the `sizes` of the files up to its end.
     """
@@ -77,10 +77,13 @@ def key_of(dataset: Path, model: Path, cfg: dict[str, Any], code: str) -> str:
 
 
 @contextmanager
-def resumable_folder(folder: Path, key: str) -> Iterator[Journal]:
+def resumable_folder(folder: Path, key: str, noun: str = "window") -> Iterator[Journal]:
     """A folder for the body to fill, which has what a killed process with this key left there.
 
     If the body fails, the folder is removed, but not if it is interrupted.
+
+    Args:
+        noun: the word for what has a line in the journal.
 
     Raises:
         UserError: if the disk is full.
@@ -91,7 +94,7 @@ def resumable_folder(folder: Path, key: str) -> Iterator[Journal]:
         (new_folder(folder) / JOURNAL).write_bytes(key.encode() + b"\n")
     elif lines:
         plural = "s" * (len(lines) != 1)
-        say(f"{folder.name}: continues after {len(lines):,} window{plural} of an earlier process")
+        say(f"{folder.name}: continues after {len(lines):,} {noun}{plural} of an earlier process")
     journal = Journal(path, lines or [])
     try:
         with explain_full_disk(folder):

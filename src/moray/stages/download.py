@@ -3,28 +3,39 @@
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pydantic import TypeAdapter
 
 from moray.config import extras
 from moray.config.schema.base import Proofs
 from moray.config.schema.datasets import Dataset
-from moray.console import progress, say
-from moray.corpus.bad_rows import BadRows
+from moray.console import say
 from moray.corpus.contradictions import Contradictions
 from moray.corpus.copies import Copies, Copy, ExactCopies
-from moray.corpus.dataset import Document, group_of, write_dataset
-from moray.corpus.remarks import count_repeated_prompts
-from moray.corpus.sources import OpenSource, open_source
-from moray.corpus.split import Documents, by_hash, by_tail
+from moray.corpus.dataset import SPLITS, documents_of
+from moray.corpus.findings import Findings
+from moray.corpus.sources import OpenSource, Survey, open_source
+from moray.corpus.split import Counts, Divided, by_hash, by_tail
+from moray.corpus.staging import (
+    Fact,
+    Sketches,
+    Staging,
+    digests,
+    numbers,
+    without_facts,
+)
+from moray.corpus.writer import DatasetWriter, SplitFacts, describe
 from moray.errors import UserError
 from moray.hub import explain_refusals
 from moray.proofs.comparison import collect, conclude, write_proof
 from moray.proofs.dataset import compare_dataset
-from moray.provenance.manifest import DATASET, atomic_folder
+from moray.provenance.manifest import DATASET, fingerprint
+from moray.rows.journal import resumable_folder
+from moray.stages.read_source import read_source
 
 _DATASET: TypeAdapter[Dataset] = TypeAdapter(Dataset)
 
@@ -34,66 +45,63 @@ def download(
     cfg: dict[str, Any],
     files: dict[str, Any] | None = None,
     proofs: Proofs = "refuse",
+    code: str = "",
+    execution: Mapping[str, Any] | None = None,
 ) -> None:
     """Write `train.parquet`, `validation.parquet`, `test.parquet` and `dataset.json`.
+
+    A dataset of the same settings, files and code that a killed process was reading is continued.
 
     Args:
         cfg: the dataset's section of the config; `state`, what its rows depend on besides.
         files: for `source: files`, the files of each split.
         proofs: what follows if plain readers find other rows.
+        code: the version of what decides on the rows.
+        execution: see `layout.dataset_execution`; None to use this process alone.
 
     Raises:
         UserError: if its documents can't be read, or none are left to train or to test on.
     """
     section = _DATASET.validate_python({key: cfg[key] for key in cfg if key != "state"})
+    name, files = output.name, files or {}
     began = time.monotonic()
-    duplicates, blanks, related = Counter[str](), Counter[str](), Counter[str]()
-    repeats, contradictions, near = Counter[str](), Contradictions(), Counter[Copy]()
     with (
-        explain_refusals(f"datasets.{output.name}", str(cfg.get("repo_id"))),
-        atomic_folder(output),
-        open_source(section, files or {}, output) as source,
+        explain_refusals(f"datasets.{name}", str(cfg.get("repo_id"))),
+        resumable_folder(output, _key(cfg, files, code), "part") as journal,
+        open_source(section, files, output) as source,
     ):
-        places = {split: _place(split, files or {}, output.name) for split in source.splits}
-        survey, bad_rows = source.survey, source.bad_rows
-        key = f"datasets.{output.name}.bad_rows"
-        splits = {
-            split: partial(_some, source.splits[split], places[split], bad_rows, key)
-            for split in places
-        }
-        validation = 0.0 if "validation" in splits else section.validation_share
-        test = 0.0 if "test" in splits else section.test_share
+        places = {split: _place(split, files, name) for split in source.splits}
+        if source.survey:
+            source.survey.check(f"datasets.{name}")
+        validation = 0.0 if "validation" in places else section.validation_share
+        test = 0.0 if "test" in places else section.test_share
         tail = getattr(section, "split_by", "hash") == "tail"
+        shares = (0.0, 0.0) if tail else (validation, test)
+        keeps_groups, sketches = source.keeps_groups, _sketches(section)
+        staging = Staging(section.format, keeps_groups, source.bad_rows, *shares, sketches)
+        rows, findings = read_source(source, staging, output, journal, places, execution)
+        counts, contradictions = Counts(), Contradictions(rows)
         if tail:
-            rows = by_tail(splits, validation, test, blanks)
+            divided = by_tail(rows, counts, staging, validation, test)
         else:
-            counters = duplicates, blanks, related, contradictions
-            rows = by_hash(splits, validation, test, *counters, _copies(section, output), near)
-        if survey:
-            survey.check(f"datasets.{output.name}")
-            rows = survey.follow(rows)
-        rows = count_repeated_prompts(_complete(rows, places, duplicates, blanks), repeats)
-        documents = progress(rows, f"download {output.name}", survey.noun if survey else "row")
-        origin = {
+            divided = by_hash(rows, counts, _copies(section, output))
+        writer = DatasetWriter(output, section.format, keeps_groups)
+        num_repeats = _write(divided, writer, source.survey, places, counts)
+        splits = writer.close()
+        num_rows = sum(split["rows"] for split in splits.values())
+        dropped = counts.duplicates.total() + counts.blanks.total() + counts.near.total()
+        facts = {
             "source": section.source,
             **source.origin,
-            "duplicates": duplicates,
-            "blanks": blanks,
+            "duplicates": counts.duplicates,
+            "blanks": counts.blanks,
+            **_facts(source, findings, counts.near),
         }
-        description = write_dataset(
-            output,
-            documents,
-            section.format,
-            origin,
-            partial(_facts, source, near),
-            source.keeps_groups,
-        )
-        valid = sum(part["rows"] for part in description["splits"].values())
-        valid += duplicates.total() + blanks.total() + near.total()
-        bad_rows.check(key, valid)
-        if source.columns:
+        description = describe(output, section.format, splits, facts)
+        findings.bad_rows.check(f"datasets.{name}.bad_rows", num_rows + dropped)
+        if source.has_columns:
             columns = getattr(section, "columns", {})
-            source.columns.check(columns, f"datasets.{output.name}.columns")
+            findings.columns.check(columns, f"datasets.{name}.columns")
         if proofs != "off":
             seconds = time.monotonic() - began
             comparisons = collect(
@@ -101,52 +109,42 @@ def download(
                 lambda: compare_dataset(
                     output,
                     description,
-                    files or {},
+                    files,
                     seconds,
                     by_rows=section.source == "files" and not tail,
                     apart=not tail and len(source.splits) == 1,
                 ),
             )
-            proof = conclude(comparisons, proofs, f"datasets.{output.name}")
+            proof = conclude(comparisons, proofs, f"datasets.{name}")
             write_proof(output, proof, [output / DATASET])
-    parts = description["splits"].items()
-    counts = ", ".join(f"{split} {part['rows']:,}" for split, part in parts)
-    size = sum(part["bytes"] for _, part in parts) / 1e6
-    what = survey.summary if survey else f"rows, {size:.1f} MB"
-    left_out = "".join(
-        f", {counter.total():,} {kind} dropped"
-        for kind, counter in (("duplicates", duplicates), ("blank documents", blanks))
-        if counter
-    )
-    say(f"dataset {output.name}: {counts} {what}{left_out}{_near_copies(near)}")
-    has_answers = section.format != "text"
-    if source.columns and (note := source.columns.line_about_columns(output.name, has_answers)):
-        say(note)
-    for line in source.remarks.lines(output.name):
+        rows.remove()
+    for line in chain(
+        _lines(name, section, source, splits, findings, counts, num_repeats),
+        contradictions.lines(name),
+        _lines_about_rows(name, splits, findings, counts),
+    ):
         say(line)
-    num_rows = sum(part["rows"] for _, part in parts)
-    # In a few rows, it may be the answer, as in corrections of texts.
-    if repeats.total() > num_rows / 2:
-        say(
-            f"warning: dataset {output.name}: in {repeats.total():,} of {num_rows:,} rows, the "
-            "answer begins with the whole prompt, which is then there twice; if the answer doesn't "
-            "have to repeat it, remove it there, or read the answers as format: text"
-        )
-    for line in survey.lines(output.name) if survey else ():
-        say(line)
-    for line in contradictions.lines(output.name):
-        say(line)
-    for split, number in related.items():
-        if number:
-            say(
-                f"dataset {output.name}: {number:,} of {description['splits'][split]['rows']:,} "
-                f"{split} rows share their prompt or group with rows to train on"
-            )
-    for reason in bad_rows.facts()["bad_rows"]:
-        say(
-            f"dataset {output.name}: {reason['rows']:,} bad row{'s' * (reason['rows'] != 1)} "
-            f"dropped, the first in {reason['first']}: {reason['problem']}"
-        )
+
+
+def _key(cfg: Mapping[str, Any], files: Mapping[str, Any], code: str) -> str:
+    """The key of the rows of a source; files that a rule makes count by their times."""
+    stats = [(str(path), Path(path).stat()) for some in files.values() for path in some]
+    times = [(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats]
+    return fingerprint([cfg, times, code], [])
+
+
+def _place(split: str, files: Mapping[str, Any], name: str) -> str:
+    """The place of a split's documents for errors: their file, or the dataset."""
+    own = files.get(split, ())
+    return str(own[0]) if len(own) == 1 else f"datasets.{name}"
+
+
+def _sketches(section: Dataset) -> Sketches | None:
+    way = getattr(section, "deduplicate", "held-out")
+    if way in ("held-out", "exact"):
+        return None
+    sketches: Sketches = extras.part(extras.COPIES[way], "min_hash").sketches
+    return sketches
 
 
 def _copies(section: Dataset, folder: Path) -> Copies | None:
@@ -160,6 +158,131 @@ def _copies(section: Dataset, folder: Path) -> Copies | None:
     return copies
 
 
+def _write(
+    divided: Divided,
+    writer: DatasetWriter,
+    survey: Survey | None,
+    places: Mapping[str, str],
+    counts: Counts,
+) -> int:
+    """Write rows to their splits; returns the number of those whose answers repeat their prompt.
+
+    Args:
+        survey: notes them.
+
+    Raises:
+        UserError: if none are left to train or to test on.
+    """
+    num_rows, groups, num_repeats = Counter[str](), set[bytes](), 0
+    for table, numbers_of_splits in divided:
+        if survey:
+            documents = documents_of(without_facts(table))
+            for number, document in zip(numbers_of_splits.tolist(), documents, strict=True):
+                survey.note(SPLITS[number], document)
+        num_repeats += int(numbers(table, Fact.REPEATS_PROMPT).sum())
+        if len(groups) < 2:
+            groups.update(digests(table, Fact.GROUP).tolist())
+        sizes = numbers(table, Fact.BYTES)
+        for number, times in Counter(numbers_of_splits.tolist()).items():
+            own = numbers_of_splits == number
+            writer.add(SPLITS[number], table.filter(pa.array(own)), sizes[own])
+            num_rows[SPLITS[number]] += times
+    _check_splits(num_rows, len(groups), places, counts)
+    return num_repeats
+
+
+def _check_splits(
+    num_rows: Counter[str], num_groups: int, places: Mapping[str, str], counts: Counts
+) -> None:
+    """Check that rows are left to train and to test on.
+
+    Args:
+        num_groups: number of different groups; if there are several, 2 or more.
+    """
+    if len(num_rows) == num_groups == 1 and num_rows.total() > 1:
+        raise UserError(
+            places["train"],
+            f"all {num_rows.total():,} rows share their prompt or group, so all are in one split",
+            "name a column whose values differ under columns.group, or give a file for test",
+        )
+    for split in ("train", "test"):
+        if split not in num_rows:
+            raise UserError(
+                places.get(split, places["train"]),
+                f"no row is left for {split} ({counts.duplicates[split]} duplicates and "
+                f"{counts.blanks[split]} blank rows were dropped)",
+                "add rows that are in no other split, or change the shares; rows of the same "
+                "prompt or group are all in one",
+            )
+
+
+def _facts(source: OpenSource, findings: Findings, near: Counter[Copy]) -> dict[str, Any]:
+    """What the task learnt; of tables, near copies, bad rows and columns that aren't used."""
+    learnt = source.survey.facts() if source.survey else {}
+    if near:
+        kinds = {"train": Copy.NEAR, "held_out": Copy.NEAR_HELD_OUT}
+        learnt |= {"near_copies": {of: near[kind] for of, kind in kinds.items()}}
+    if source.survey and not source.has_columns:
+        return learnt
+    unused = findings.columns.unused() if source.has_columns else []
+    return learnt | findings.bad_rows.facts() | ({"unused_columns": unused} if unused else {})
+
+
+def _lines(
+    name: str,
+    section: Dataset,
+    source: OpenSource,
+    splits: Mapping[str, SplitFacts],
+    findings: Findings,
+    counts: Counts,
+    num_repeats: int,
+) -> Iterator[str]:
+    """What a user should read about a dataset."""
+    sizes = ", ".join(f"{split} {part['rows']:,}" for split, part in splits.items())
+    megabytes = sum(part["bytes"] for part in splits.values()) / 1e6
+    what = source.survey.summary if source.survey else f"rows, {megabytes:.1f} MB"
+    left_out = "".join(
+        f", {counter.total():,} {kind} dropped"
+        for kind, counter in (
+            ("duplicates", counts.duplicates),
+            ("blank documents", counts.blanks),
+        )
+        if counter
+    )
+    yield f"dataset {name}: {sizes} {what}{left_out}{_near_copies(counts.near)}"
+    if source.has_columns:
+        has_answers = section.format != "text"
+        if line := findings.columns.line_about_columns(name, has_answers):
+            yield line
+    yield from findings.remarks.lines(name)
+    num_rows = sum(part["rows"] for part in splits.values())
+    # In a few rows, it may be the answer, as in corrections of texts.
+    if num_repeats > num_rows / 2:
+        yield (
+            f"warning: dataset {name}: in {num_repeats:,} of {num_rows:,} rows, the answer begins "
+            "with the whole prompt, which is then there twice; if the answer doesn't have to "
+            "repeat it, remove it there, or read the answers as format: text"
+        )
+    yield from source.survey.lines(name) if source.survey else ()
+
+
+def _lines_about_rows(
+    name: str, splits: Mapping[str, SplitFacts], findings: Findings, counts: Counts
+) -> Iterator[str]:
+    for split, number in counts.related.items():
+        if number:
+            yield (
+                f"dataset {name}: {number:,} of {splits[split]['rows']:,} {split} rows share "
+                "their prompt or group with rows to train on"
+            )
+    for reason in findings.bad_rows.facts()["bad_rows"]:
+        plural = "s" * (reason["rows"] != 1)
+        yield (
+            f"dataset {name}: {reason['rows']:,} bad row{plural} dropped, the first in "
+            f"{reason['first']}: {reason['problem']}"
+        )
+
+
 def _near_copies(near: Counter[Copy]) -> str:
     """The part of the line about a dataset about near copies."""
     if not near:
@@ -168,62 +291,3 @@ def _near_copies(near: Counter[Copy]) -> str:
     return f", {near.total():,} near copies dropped" + (
         f", {of_held_out:,} of them of rows that are held out" if of_held_out else ""
     )
-
-
-def _facts(source: OpenSource, near: Counter[Copy]) -> dict[str, Any]:
-    """What the task learnt; of tables, near copies, bad rows and columns that aren't used."""
-    learnt = source.survey.facts() if source.survey else {}
-    if near:
-        kinds = {"train": Copy.NEAR, "held_out": Copy.NEAR_HELD_OUT}
-        learnt |= {"near_copies": {of: near[kind] for of, kind in kinds.items()}}
-    if source.survey and not source.columns:
-        return learnt
-    unused = source.columns.unused() if source.columns else []
-    return learnt | source.bad_rows.facts() | ({"unused_columns": unused} if unused else {})
-
-
-def _place(split: str, files: Mapping[str, Any], name: str) -> str:
-    """The place of a split's documents for errors: their file, or the dataset."""
-    own = files.get(split, ())
-    return str(own[0]) if len(own) == 1 else f"datasets.{name}"
-
-
-def _some(documents: Documents, place: str, bad_rows: BadRows, key: str) -> Iterator[Document]:
-    """The documents of a split that the source has, of which there must be one."""
-    empty = True
-    for document in documents():
-        empty = False
-        yield document
-    if empty:
-        bad_rows.check(key, 0)
-        raise UserError(place, "got no rows", "add some")
-
-
-def _complete(
-    rows: Iterator[tuple[str, Document]],
-    places: Mapping[str, str],
-    duplicates: Counter[str],
-    blanks: Counter[str],
-) -> Iterator[tuple[str, Document]]:
-    """The rows, of which some must be left to train and to test on."""
-    counts, groups = Counter[str](), set[str]()
-    for split, document in rows:
-        counts[split] += 1
-        if len(groups) < 2:
-            groups.add(group_of(document))
-        yield split, document
-    if len(counts) == len(groups) == 1 and counts.total() > 1:
-        raise UserError(
-            places["train"],
-            f"all {counts.total():,} rows share their prompt or group, so all are in one split",
-            "name a column whose values differ under columns.group, or give a file for test",
-        )
-    for split in ("train", "test"):
-        if split not in counts:
-            raise UserError(
-                places.get(split, places["train"]),
-                f"no row is left for {split} ({duplicates[split]} duplicates and {blanks[split]} "
-                "blank rows were dropped)",
-                "add rows that are in no other split, or change the shares; rows of the same "
-                "prompt or group are all in one",
-            )

@@ -11,7 +11,7 @@ from moray.console import progress
 from moray.corpus.dataset import SPLITS, Document, RowGroup, num_bytes, num_groups, read_groups
 from moray.rows.journal import Journal, key_of, resumable_folder
 from moray.rows.store import RowsWriter
-from moray.workers.pool import Pool, open_pool
+from moray.workers.pool import TOKENIZE, Pool, open_pool
 
 Window = TypeVar("Window")
 
@@ -74,6 +74,6 @@ def open_store(
     size = sum(num_bytes(dataset / f"{split}.parquet") for split in SPLITS)
     with (
         resumable_folder(output, key_of(dataset, model, cfg, code)) as journal,
-        open_pool(execution, size) as pool,
+        open_pool(execution, TOKENIZE, size) as pool,
     ):
         yield OpenStore(output, journal, pool)

@@ -1,4 +1,4 @@
-"""Make windows on many cores: in threads of this process, or in tasks on the nodes of a cluster."""
+"""Work on many items: in threads of this process, or in tasks on the nodes of a cluster."""
 
 import os
 import threading
@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Protocol, TypeVar
 
@@ -17,17 +18,33 @@ from moray.workers.cluster import connect_for_tasks
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# Python's lock is held for a fifth of the time, so more threads than this wait for each other.
-_USEFUL_THREADS = 4
-# Ray takes some ten seconds to start, in which a thread tokenises 20 MB.
-_BYTES_WORTH_RAY = 256 * 2**20
-# Python packs and writes some items while a tokenizer's threads work on others. Each of these
-# threads takes one document, so with long documents a single item wouldn't keep all of them busy.
-_THREADS = min(8, max(2, os.cpu_count() or 1))
 # While the result of one item is on its way, a core has another one.
 _ITEMS_PER_CPU = 2
 # Processes of tasks start in ten seconds, and an item takes some.
 _SECONDS_BEFORE_LINE = 60.0
+
+
+@dataclass(frozen=True)
+class Work:
+    """How a kind of work uses cores.
+
+    Attributes:
+        threads: number of threads of a process.
+        useful_threads: how many don't mostly wait for Python's lock.
+        bytes_worth_ray: how much is worth the ten seconds in which Ray starts.
+    """
+
+    threads: int
+    useful_threads: int
+    bytes_worth_ray: int
+
+
+# Python packs and writes some items while a tokenizer's threads work on others. Each of these
+# threads takes one document, so with long documents a single item wouldn't keep all of them busy.
+# Python's lock is held for a fifth of the time. A thread tokenises 2 MB in a second.
+TOKENIZE = Work(min(8, max(2, os.cpu_count() or 1)), 4, 256 * 2**20)
+# Files are read and written while a thread parses what was read, at 30 MB in a second.
+PARSE = Work(2, 1, 2**30)
 
 
 class Pool(Protocol):
@@ -42,7 +59,7 @@ class Pool(Protocol):
 
 
 @contextmanager
-def open_pool(execution: Mapping[str, Any] | None, num_bytes: int) -> Iterator[Pool]:
+def open_pool(execution: Mapping[str, Any] | None, work: Work, num_bytes: int) -> Iterator[Pool]:
     """The cores for work on so many bytes: the cluster of a run, or those of this machine.
 
     Ray is used if it saves more time than it takes to start, and the run's launcher is Ray.
@@ -53,12 +70,12 @@ def open_pool(execution: Mapping[str, Any] | None, num_bytes: int) -> Iterator[P
     Raises:
         UserError: if the cluster can't be used.
     """
-    if execution is None or num_bytes < _BYTES_WORTH_RAY:
-        yield Threads()
+    if execution is None or num_bytes < work.bytes_worth_ray:
+        yield Threads(work.threads)
         return
     settings, by_torchrun = Ray(**execution["ray"]), execution["launcher"] == "torchrun"
-    if by_torchrun or (settings.address == "local" and machine.cores() <= _USEFUL_THREADS):
-        yield Threads()
+    if by_torchrun or (settings.address == "local" and machine.cores() <= work.useful_threads):
+        yield Threads(work.threads)
         return
     with connect_for_tasks(settings, f"runs.{execution['run']}.ray") as num_cpus:
         yield RayTasks(num_cpus, settings.max_failures)
@@ -67,10 +84,13 @@ def open_pool(execution: Mapping[str, Any] | None, num_bytes: int) -> Iterator[P
 class Threads:
     """Threads of this process."""
 
+    def __init__(self, number: int) -> None:
+        self._number = number
+
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-        with ThreadPoolExecutor(_THREADS) as threads:
+        with ThreadPoolExecutor(self._number) as threads:
             results = (threads.submit(function, item).result for item in items)
-            yield from _in_order(results, _THREADS)
+            yield from _in_order(results, self._number)
 
 
 class RayTasks:
@@ -110,7 +130,7 @@ def _announce_wait() -> Iterator[Callable[[], None]]:
 
     def announce() -> None:
         say(
-            f"no window was made in {_SECONDS_BEFORE_LINE:g} s: all CPUs of the cluster may be in "
+            f"no task has ended in {_SECONDS_BEFORE_LINE:g} s: all CPUs of the cluster may be in "
             "use; waiting for them"
         )
 

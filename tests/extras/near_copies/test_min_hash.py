@@ -4,19 +4,24 @@ import json
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from moray.corpus.copies import Copy
 from moray.corpus.dataset import Document, content, digest
-from moray.extras.near_copies.min_hash import NearCopies
+from moray.extras.near_copies.min_hash import NearCopies, sketches
 
 WORDS = [f"w{number}" for number in range(500)]
 
 
 def found(folder: Path, rows: list[tuple[str, Document]]) -> list[int]:
     copies = NearCopies(folder)
-    for split, row in rows:
-        copies.note(split, row, digest(content(row)))
+    for some in (rows[:3], rows[3:]):
+        documents = [row for _, row in some]
+        is_train = np.array([split == "train" for split, _ in some], np.bool_)
+        identities = np.array([digest(content(row)) for row in documents], "S16")
+        hashes = sketches(documents)
+        copies.note(is_train, identities, hashes.view(f"S{4 * hashes.shape[1]}")[:, 0])
     kinds: list[int] = copies.find().tolist()
     return kinds
 

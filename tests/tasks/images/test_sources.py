@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pictures import colours, image_folder, write_idx
+from read_parts import documents_in
 
 from moray.config.schema.datasets import Dataset, HubDataset, LocalFiles
 from moray.config.schema.image_datasets import Digits, Idx, ImageFolder
 from moray.corpus import hub as access
 from moray.corpus.dataset import Document
+from moray.corpus.findings import Findings
+from moray.corpus.parts import Part
 from moray.corpus.sources import open_source
-from moray.corpus.split import Splits
 from moray.errors import UserError
 from moray.tasks.images.image_files import as_png, decode_image
 from moray.tasks.images.sources import ImageSurvey, hub
@@ -33,12 +36,19 @@ LABELS = np.array([3, 0, 1, 1, 0, 2], np.uint8)
 
 def open_images(
     section: Dataset, files: dict[str, list[str]]
-) -> tuple[Splits, dict[str, Any], list[str]]:
+) -> tuple[dict[str, Callable[[], Iterator[Document]]], dict[str, Any], list[str]]:
     """The documents of a source, what describes it, and its labels."""
     # Nothing is downloaded to the folder.
     with open_source(section, files, Path(tempfile.gettempdir())) as source:
         assert source.survey
-        return source.splits, source.origin, source.survey.facts()["label_names"]
+        splits: dict[str, Callable[[], Iterator[Document]]] = {
+            split: partial(_documents, parts) for split, parts in source.splits.items()
+        }
+        return splits, source.origin, source.survey.facts()["label_names"]
+
+
+def _documents(parts: Callable[[], Iterator[Part]]) -> Iterator[Document]:
+    return documents_in(parts(), Findings())
 
 
 def all_of(make: Callable[[], Iterator[Document]]) -> list[Document]:
@@ -442,9 +452,9 @@ def test_images_behind_the_first_one_are_told(kind: str) -> None:
     first.save(file, kind, save_all=True, append_images=[colours(4, 4, 1)], lossless=True)
     seen = ImageSurvey(["a"])
     alone = Document(image=as_png(first), label=0, place="x")
-    [*seen.follow([("train", alone)])]
+    seen.note("train", alone)
     assert [*seen.lines("x")] == []
-    [*seen.follow([("train", alone | {"image": file.getvalue()})])]
+    seen.note("train", alone | {"image": file.getvalue()})
     assert [*seen.lines("x")] == [
         "dataset x: files with several frames or pages, of which the first is read: 1"
     ]
@@ -460,11 +470,12 @@ def rows(*sizes: tuple[int, int], label: int = 0) -> list[tuple[str, Document]]:
 def test_the_common_size_is_known_in_the_end() -> None:
     for sizes, expected in (([(3, 4), (3, 4)], [3, 4]), ([(3, 4), (4, 3)], None), ([], None)):
         facts = ImageSurvey(["a", "b"])
-        assert len(list(facts.follow(rows(*sizes)))) == len(sizes)
+        for split, row in rows(*sizes):
+            facts.note(split, row)
         assert facts.facts() == {"label_names": ["a", "b"], "image_size": expected}
 
 
 @pytest.mark.parametrize("label", [-1, 2])
 def test_a_label_without_a_name_costs_one_line(label: int) -> None:
     with pytest.raises(UserError, match=f"^here: got label {label}, expected 0 to 1; "):
-        list(ImageSurvey(["a", "b"]).follow(rows((3, 4), label=label)))
+        ImageSurvey(["a", "b"]).note(*rows((3, 4), label=label)[0])

@@ -70,10 +70,11 @@ def test_answers_of_one_kind_are_refused(label: bool) -> None:
     survey = Judgements()
     survey.check("datasets.answers")
     rows = [("train", label), ("test", not label), ("train", label)]
-    list(survey.follow((split, Document(label=good)) for split, good in rows))
+    for split, good in rows:
+        survey.note(split, Document(label=good))
     counts = "2 good and 0 bad" if label else "0 good and 2 bad"
     with pytest.raises(UserError, match=f"datasets.answers: got {counts} answers to train on"):
         survey.facts()
-    list(survey.follow([("train", Document(label=not label))]))
+    survey.note("train", Document(label=not label))
     assert survey.facts()["desirable"]["train"] == (2 if label else 1)
     assert survey.summary == "answers, 50% of them good"

@@ -14,7 +14,8 @@ from transformers import PreTrainedTokenizerFast
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
-from moray.corpus.dataset import SPLITS, Document, write_dataset
+from moray.corpus.dataset import SPLITS, Document
+from moray.corpus.documents import write_dataset
 from moray.errors import UserError
 from moray.provenance.manifest import damaged_files, read_manifest
 from moray.rows.store import Rows

@@ -11,7 +11,8 @@ from small_model import recipe
 from stock_table import stock
 from turn_templates import DEEPSEEK
 
-from moray.corpus.dataset import SPLITS, Document, messages_of, write_dataset
+from moray.corpus.dataset import SPLITS, Document, messages_of
+from moray.corpus.documents import write_dataset
 from moray.errors import UserError
 from moray.proofs.comparison import read_proof
 from moray.provenance.manifest import read_manifest

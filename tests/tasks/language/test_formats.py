@@ -192,9 +192,9 @@ def test_of_messages_and_a_completion_the_messages_are_read() -> None:
 def test_a_prompt_that_messages_do_not_have_is_named() -> None:
     def said(prompt: Any, columns: dict[str, str]) -> list[str]:
         shape = Shape("messages", columns)
-        shape.remarks.place = "file, line 1"
+        shape.findings.remarks.place = "file, line 1"
         document({"messages": TALK, "prompt": prompt}, shape)
-        return shape.remarks.lines("chats")
+        return shape.findings.remarks.lines("chats")
 
     assert said("a title", {}) == [
         "warning: dataset chats: some rows have a prompt as text that their messages don't have, "

@@ -19,7 +19,8 @@ from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedModel, PreTr
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
 from moray.config.tasks import FormatName
-from moray.corpus.dataset import Document, write_dataset
+from moray.corpus.dataset import Document
+from moray.corpus.documents import write_dataset
 from moray.errors import UserError
 from moray.model.load import load_model
 from moray.provenance.manifest import sha256_file

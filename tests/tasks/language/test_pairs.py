@@ -249,7 +249,7 @@ def test_the_prompt_of_whole_texts_is_what_both_begin_with(
     row, shape = {"chosen": prompt + chosen, "rejected": prompt + rejected}, Shape(format)
     found = document(row, shape)
     assert (found["prompt"], found["chosen"], found["rejected"]) == (prompt, chosen, rejected)
-    assert shape.remarks.lines("mine") == [
+    assert shape.findings.remarks.lines("mine") == [
         "dataset mine: some pairs have no prompt; it is what both texts begin with (first in )"
     ]
 

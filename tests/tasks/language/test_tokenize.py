@@ -18,7 +18,8 @@ from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
 from moray.config.tasks import FormatName
-from moray.corpus.dataset import SPLITS, Document, read_documents, write_dataset
+from moray.corpus.dataset import SPLITS, Document, read_documents
+from moray.corpus.documents import write_dataset
 from moray.errors import UserError
 from moray.provenance.manifest import (
     DATASET,

@@ -15,7 +15,8 @@ from conversations import CHATML, SAID, TALKS, TURNS, conversation
 from small_model import recipe
 from turn_templates import DEEPSEEK, QWEN3
 
-from moray.corpus.dataset import SPLITS, write_dataset
+from moray.corpus.dataset import SPLITS
+from moray.corpus.documents import write_dataset
 from moray.errors import UserError
 from moray.provenance.manifest import read_manifest
 from moray.stages.base_model import base_model

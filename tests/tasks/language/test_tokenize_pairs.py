@@ -12,7 +12,8 @@ from turn_templates import QWEN3
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
-from moray.corpus.dataset import SPLITS, Document, write_dataset
+from moray.corpus.dataset import SPLITS, Document
+from moray.corpus.documents import write_dataset
 from moray.errors import UserError
 from moray.provenance.manifest import damaged_files, read_manifest, write_manifest
 from moray.tasks.language.rows import Segment, StoredSplit

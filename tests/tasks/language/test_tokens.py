@@ -13,7 +13,8 @@ from transformers import PreTrainedTokenizerFast
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
 from moray.config.tasks import FormatName
-from moray.corpus.dataset import Document, num_groups, read_group, write_dataset
+from moray.corpus.dataset import Document, num_groups, read_group
+from moray.corpus.documents import write_dataset
 from moray.errors import UserError
 from moray.provenance.manifest import read_manifest, write_manifest
 from moray.rows.journal import Journal
@@ -47,7 +48,7 @@ def write(folder: Path, documents: list[Document], format: FormatName) -> Path:
 
 def encode_windows(file: Path, encode: MakeWindow[PackedRows]) -> list[PackedRows]:
     """The windows of a split, as they are written."""
-    store = OpenStore(file.parent, Journal(file.parent / "journal.jsonl"), Threads())
+    store = OpenStore(file.parent, Journal(file.parent / "journal.jsonl"), Threads(2))
     with RowsWriter(file.parent, "test", keep=False) as writer:
         return [window for _, window in store.windows(file, encode, writer, "tokenize")]
 

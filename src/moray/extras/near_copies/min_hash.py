@@ -8,7 +8,7 @@ Copies of copies are copies, as in the deduplication of large corpora (Lee et al
 
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,22 +48,22 @@ class NearCopies(ExactCopies):
         super().__init__()
         # Closed with this object.
         self._file: Any = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
-        self._waiting: list[set[str]] = []
-        self._characters = 0
         self._is_train = bytearray()
 
-    def note(self, split: str, document: Document, identity: bytes) -> None:
-        super().note(split, document, identity)
-        text = _compared(document)
-        self._waiting.append(runs_of(text))
-        self._characters += len(text)
-        self._is_train.append(split == "train")
-        if self._characters > 2**20:
-            self._write()
+    def note(
+        self,
+        is_train: NDArray[np.bool_],
+        identities: NDArray[np.bytes_],
+        sketches: NDArray[np.bytes_] | None = None,
+    ) -> None:
+        super().note(is_train, identities)
+        assert sketches is not None
+        self._file.write(sketches.tobytes())
+        self._is_train += is_train.tobytes()
 
     def find(self) -> NDArray[np.uint8]:
         copies = super().find()
-        self._write()
+        self._file.flush()
         is_train = np.frombuffer(self._is_train, np.uint8).astype(np.bool_)
         if not copies.size:
             return copies
@@ -80,13 +80,12 @@ class NearCopies(ExactCopies):
         copies[(copies == Copy.NONE) & ~is_first] = Copy.NEAR
         return copies
 
-    def _write(self) -> None:
-        if self._waiting:
-            matrix = RMinHash.digest_matrix_from_token_sets(self._waiting, _HASHES, _SEED)
-            self._file.write(np.array(matrix.to_rows(), "<u4").tobytes())
-            self._file.flush()
-        self._waiting.clear()
-        self._characters = 0
+
+def sketches(documents: Sequence[Document]) -> NDArray[np.uint32]:
+    """The smallest hashes of the runs of each document, shape (documents, 128)."""
+    texts = [runs_of(_compared(document)) for document in documents]
+    matrix = RMinHash.digest_matrix_from_token_sets(texts, _HASHES, _SEED)
+    return np.array(matrix.to_rows(), "<u4").reshape(-1, _HASHES)
 
 
 def runs_of(text: str) -> set[str]:

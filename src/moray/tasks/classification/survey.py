@@ -46,17 +46,14 @@ class LabelSurvey:
     def check(self, path: str) -> None:
         self._path = path
 
-    def follow(self, rows: Iterable[tuple[str, Document]]) -> Iterator[tuple[str, Document]]:
-        """Yield the rows, and note their labels.
+    def note(self, split: str, document: Document) -> None:
+        """Note the label of a document.
 
         Raises:
-            UserError: if some labels are lists and others not, or they don't fit `problem_type`.
+            UserError: if some labels are lists and others not, or one has a name twice.
         """
-        for split, document in rows:
-            self._note(document["label"], self._trained if split == "train" else self._held_out)
-            yield split, document
-
-    def _note(self, label: str, counts: Counter[str]) -> None:
+        label = document["label"]
+        counts = self._trained if split == "train" else self._held_out
         names = names_in(label)
         self._are_lists.add(names is not None)
         if len(self._are_lists) > 1:

@@ -1,7 +1,7 @@
 """How many answers of a dataset are good."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from moray.config.schema.datasets import Dataset
@@ -26,11 +26,8 @@ class Judgements:
     def check(self, path: str) -> None:
         self._path = path
 
-    def follow(self, rows: Iterable[tuple[str, Document]]) -> Iterator[tuple[str, Document]]:
-        """Yield the rows, and count their labels."""
-        for split, document in rows:
-            self._counts[split, document["label"]] += 1
-            yield split, document
+    def note(self, split: str, document: Document) -> None:
+        self._counts[split, document["label"]] += 1
 
     def facts(self) -> dict[str, Any]:
         """The number of good answers of each split.

@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from moray.config.tasks import FORMATS, FormatName, module_of
-from moray.corpus.bad_rows import BadRows
-from moray.corpus.columns import Columns
 from moray.corpus.dataset import Document, RowError
-from moray.corpus.remarks import Remarks
+from moray.corpus.findings import Findings
 from moray.corpus.values import group_key, is_nothing, spelling_of
 from moray.tasks.language.conversation import (
     DefaultSystem,
@@ -37,17 +35,13 @@ class Shape:
     Attributes:
         columns: names of the table's columns, for those that differ from the format's.
         system: system prompt for conversations without one; false removes those that there are.
-        bad_rows: what is done about rows that aren't so.
-        table_columns: the columns that rows have.
-        remarks: what is said of rows that are so.
+        findings: get what is found out about the rows.
     """
 
     format: FormatName
     columns: Mapping[str, str] = field(default_factory=dict)
     system: DefaultSystem = None
-    bad_rows: BadRows = field(default_factory=BadRows)
-    table_columns: Columns = field(default_factory=Columns)
-    remarks: Remarks = field(default_factory=Remarks)
+    findings: Findings = field(default_factory=Findings)
 
 
 def document(row: Mapping[str, Any], shape: Shape) -> Document:
@@ -56,10 +50,10 @@ def document(row: Mapping[str, Any], shape: Shape) -> Document:
     Raises:
         RowError: if a column is missing, or its value doesn't match the format.
     """
-    shape.table_columns.meet(row)
+    shape.findings.columns.meet(row)
     fields = _document(row, shape)
     if "group" in shape.columns:
-        shape.table_columns.read.add(shape.columns["group"])
+        shape.findings.columns.read.add(shape.columns["group"])
         group = group_key(_value(row, shape.columns["group"], required=True))
         # A row without a value has no group.
         if group is not None:
@@ -82,7 +76,7 @@ def _document(row: Mapping[str, Any], shape: Shape) -> Document:
         if not required and name not in shape.columns and column in taken:
             values[name] = None
             continue
-        shape.table_columns.read.add(column)
+        shape.findings.columns.read.add(column)
         value = _value(row, column, required)
         if name in format.classes:
             value = _labels(value)
@@ -97,25 +91,27 @@ def _document(row: Mapping[str, Any], shape: Shape) -> Document:
         case "instruction":
             turns = _instruction_turns(values["instruction"], values["input"], values["output"])
             messages = [*_history_turns(values["history"]), *turns]
-            fields = conversation(messages, None, values["system"], shape.system, shape.remarks)
+            fields = conversation(
+                messages, None, values["system"], shape.system, shape.findings.remarks
+            )
         case "messages":
             if completes:
                 messages = join_completion(values["prompt"], values["completion"])
             else:
                 messages = values["messages"]
             fields = conversation(
-                messages, values["tools"], values["system"], shape.system, shape.remarks
+                messages, values["tools"], values["system"], shape.system, shape.findings.remarks
             )
             if not completes:
                 _mention_prompt(row, fields, shape)
         case "preference":
-            return pair(**values, default_system=shape.system, remarks=shape.remarks)
+            return pair(**values, default_system=shape.system, remarks=shape.findings.remarks)
         case "unpaired-preference":
             answer = module_of(format.task, "documents").answer
-            fields = answer(**values, default_system=shape.system, remarks=shape.remarks)
+            fields = answer(**values, default_system=shape.system, remarks=shape.findings.remarks)
         case "reward":
             margin = values.pop("margin")
-            document = pair(**values, default_system=shape.system, remarks=shape.remarks)
+            document = pair(**values, default_system=shape.system, remarks=shape.findings.remarks)
             return Document(**document, margin=margin)
         case "token-classification":
             return cast(Document, module_of(format.task, "documents").tagged(**values))
@@ -132,7 +128,7 @@ def _mention_prompt(row: Mapping[str, Any], fields: Mapping[str, str | None], sh
     if not isinstance(prompt, str) or not prompt.strip():
         return
     if json.dumps(prompt.strip(), ensure_ascii=False)[1:-1] not in str(fields["messages"]):
-        shape.remarks.add(
+        shape.findings.remarks.add(
             "prompt",
             "some rows have a prompt as text that their messages don't have, which is not used "
             "(first in {place})",

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from moray.config.schema.datasets import Dataset
@@ -44,12 +44,9 @@ class TagSurvey:
     def check(self, path: str) -> None:
         self._path = path
 
-    def follow(self, rows: Iterable[tuple[str, Document]]) -> Iterator[tuple[str, Document]]:
-        """Yield the rows, and note their tags."""
-        for split, document in rows:
-            counts = self._trained if split == "train" else self._held_out
-            counts.update(tags_of(document))
-            yield split, document
+    def note(self, split: str, document: Document) -> None:
+        counts = self._trained if split == "train" else self._held_out
+        counts.update(tags_of(document))
 
     def facts(self) -> dict[str, Any]:
         """The names of the tags.

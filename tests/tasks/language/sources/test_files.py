@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from read_parts import documents
 
 from moray.config.tasks import FormatName
 from moray.corpus.dataset import Document
 from moray.errors import UserError
 from moray.tasks.language.formats import Shape
-from moray.tasks.language.sources.files import documents
 
 BOM = "\N{BYTE ORDER MARK}"
 TEXT = Shape("text")

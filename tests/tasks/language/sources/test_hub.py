@@ -6,9 +6,11 @@ from typing import Any
 
 import datasets
 import pytest
+from read_parts import documents_in, documents_of_hub
 
 from moray.config.schema.datasets import HubDataset
 from moray.corpus.dataset import Document, read_documents
+from moray.corpus.findings import Findings
 from moray.corpus.hub import load
 from moray.errors import UserError
 from moray.stages.download import download
@@ -71,7 +73,7 @@ def test_a_split_expression_gives_its_rows(
     repository: Path, name: str | None, data_dir: str | None, split: str, expected: list[str]
 ) -> None:
     rows = load(str(repository), None, name, data_dir, split)
-    found = list(hub.documents("x", rows, Shape("text")))
+    found = list(documents_of_hub("x", rows, Shape("text")))
     assert found == [Document(text=text) for text in expected]
 
 
@@ -132,7 +134,7 @@ def test_a_script_of_a_repository_is_refused_and_not_run(repository: Path, data:
 def test_a_row_that_is_no_document_is_reported_with_its_number() -> None:
     rows = datasets.Dataset.from_dict({"text": ["a", None, "b"]})
     with pytest.raises(UserError) as caught:
-        list(hub.documents("owner/name", rows, Shape("text")))
+        list(documents_of_hub("owner/name", rows, Shape("text")))
     assert str(caught.value) == (
         "owner/name, row 2: got nothing in column text, expected text; "
         "write it as text, remove the row, or set bad_rows: drop"
@@ -146,7 +148,7 @@ def test_conversations_are_read_from_nested_columns() -> None:
         [{"role": "assistant", "content": None, "tool_calls": [call]}],
     ]
     rows = datasets.Dataset.from_list([{"messages": talk} for talk in talks])
-    first, second = hub.documents("x", rows, Shape("messages"))
+    first, second = documents_of_hub("x", rows, Shape("messages"))
     assert json.loads(first["messages"]) == talks[0]
     (message,) = json.loads(second["messages"])
     assert message["tool_calls"] == [
@@ -174,13 +176,15 @@ def test_columns_that_nobody_reads_are_known_of_all_splits(
         }
     )
     source = hub.open_source(section, {}, tmp_path)
-    assert source.columns is not None
-    list(source.splits["train"]())
-    assert source.columns.unused() == ["id"]
-    list(source.splits["test"]())
-    assert source.columns.unused() == ["id", "image"]
+    findings = Findings()
+    assert [*documents_in(source.splits["train"](), findings)] == [Document(text="a")]
+    assert findings.columns.unused() == ["id"]
+    later = Findings()
+    assert [*documents_in(source.splits["test"](), later)] == [Document(text="b")]
+    findings.update(json.loads(json.dumps(later.as_json())))
+    assert findings.columns.unused() == ["id", "image"]
     with pytest.raises(UserError, match=r"^datasets\.d\.columns\.text: no row has a column body, "):
-        source.columns.check({"text": "body"}, "datasets.d.columns")
+        findings.columns.check({"text": "body"}, "datasets.d.columns")
 
 
 def test_bad_rows_of_two_splits_with_equal_numbers_are_two(
@@ -223,7 +227,7 @@ def test_files_that_name_the_same_numbers_differently_cost_one_line(
             rows = datasets.Dataset.from_dict({"kind": [0, 1]}, features)
             rows.to_parquet(tmp_path / folder / f"{split}.parquet")
     rows = load(str(tmp_path / "same"), None, None, None, "test")
-    found = hub.documents("x", rows, Shape("text", {"text": "kind"}))
+    found = documents_of_hub("x", rows, Shape("text", {"text": "kind"}))
     assert [row["text"] for row in found] == ["cat", "dog"]
     with pytest.raises(UserError) as caught:
         load(str(tmp_path / "other"), None, None, None, "test")

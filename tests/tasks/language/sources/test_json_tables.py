@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from read_parts import documents
 
 from moray.config.tasks import FormatName
 from moray.corpus.dataset import Document
 from moray.errors import UserError
 from moray.tasks.language.formats import Shape
-from moray.tasks.language.sources.files import documents
 
 ROWS = [{"text": "one", "n": 1}, {"text": "it's two", "n": 2}]
 TURNS = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]

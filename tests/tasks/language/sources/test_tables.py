@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,12 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from read_parts import documents, documents_of_hub
 
 from moray.corpus.dataset import Document
+from moray.corpus.findings import Findings
 from moray.errors import UserError
 from moray.tasks.language.formats import Shape
-from moray.tasks.language.sources import hub
-from moray.tasks.language.sources.files import documents
 
 SHAPE = Shape("messages")
 QUESTION = {"role": "user", "content": "a"}
@@ -81,7 +82,7 @@ def test_columns_of_json_keep_meant_nulls(
     rows = datasets.Dataset.from_list(ROWS, features=datasets.Features(FEATURES[kind]))
     rows.to_parquet(tmp_path / "rows.parquet")
     assert of_file(tmp_path / "rows.parquet") == expected
-    assert list(hub.documents("it", rows, SHAPE)) == expected
+    assert list(documents_of_hub("it", rows, SHAPE)) == expected
 
 
 def json_text(rows: list[dict[str, Any]]) -> pa.Table:
@@ -118,18 +119,22 @@ def test_json_as_text_and_maps_keep_meant_nulls(
 
 
 def test_of_nested_columns_nulls_are_left_out_and_told_if_they_can_be_meant(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
 ) -> None:
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.Table.from_pylist(ROWS), path)
-    for document in of_file(path):
+    findings = Findings()
+    for document in documents({str(path): path}, replace(SHAPE, findings=findings)):
         assert "null" not in str(document["tools"])
     told = f"{path}: nulls in arguments of tool calls and in parameters of tools are left out, "
-    assert capsys.readouterr().err.count(told) == 1
+    (line,) = findings.remarks.lines("x")
+    assert line.startswith(f"dataset x: {told}")
     plain = [{"messages": [QUESTION, {"role": "assistant", "content": "b", "name": None}]}] * 2
     pq.write_table(pa.Table.from_pylist(plain), tmp_path / "plain.parquet")
-    assert len(of_file(tmp_path / "plain.parquet")) == 2
-    assert not capsys.readouterr().err
+    plain_findings = Findings()
+    file = tmp_path / "plain.parquet"
+    assert len([*documents({"it": file}, replace(SHAPE, findings=plain_findings))]) == 2
+    assert not plain_findings.remarks.lines("x")
 
 
 def test_invalid_json_in_a_column_costs_one_line(tmp_path: Path) -> None:

@@ -99,6 +99,19 @@ def test_a_file_named_twice_is_fetched_once(tmp_path: Path, web: str, served: Pa
     assert list(fetch(urls, tmp_path / "local")) == [f"file://{served}/{name}" for name in names]
 
 
+def test_files_that_are_there_are_not_fetched_again(tmp_path: Path, web: str) -> None:
+    """Those that a killed process left, of which one was cut."""
+    urls = [f"{web}/a.jsonl", f"{web}/more/a.jsonl"]
+    whole = fetch(urls, tmp_path / "out")
+    first, second = whole.values()
+    first.write_bytes(b"from before")
+    second.with_name(f"{second.name}.part").write_bytes(b"mo")
+    second.unlink()
+    assert fetch(urls, tmp_path / "out") == whole
+    assert first.read_bytes() == b"from before"
+    assert second.read_bytes() == FILES["more/a.jsonl"]
+
+
 def test_files_that_a_glob_finds_are_not_mixed_if_named_after_splits(
     tmp_path: Path, served: Path
 ) -> None:

@@ -1,13 +1,14 @@
 """Sources of images, and what is found out about the images of any of them."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from moray.corpus.class_labels import similar_names
 from moray.corpus.dataset import Document
+from moray.corpus.parts import ready_parts
 from moray.corpus.sources import OpenSource
-from moray.corpus.split import Splits
 from moray.errors import UserError
 from moray.tasks.images.image_files import decode_image, has_several
 
@@ -29,26 +30,24 @@ class ImageSurvey:
         if len(self._label_names) < 2:
             raise UserError(path, "got only one class, expected at least two", "add one")
 
-    def follow(self, rows: Iterable[tuple[str, Document]]) -> Iterator[tuple[str, Document]]:
-        """Yield the rows, after checking that each image can be decoded.
+    def note(self, split: str, document: Document) -> None:
+        """Check that an image can be decoded, and note its size and label.
 
         Raises:
             UserError: naming the image that can't be, or whose label has no name.
         """
-        for split, document in rows:
-            if not 0 <= document["label"] < len(self._label_names):
-                raise UserError(
-                    document["place"],
-                    f"got label {document['label']}, expected 0 to {len(self._label_names) - 1}",
-                    "fix the label",
-                )
-            image = decode_image(document["image"], document["place"])
-            size = [image.height, image.width]
-            self._sizes_differ |= self._size not in (None, size)
-            self._size = size
-            (self._trained if split == "train" else self._held_out)[document["label"]] += 1
-            self._with_several += has_several(document["image"])
-            yield split, document
+        if not 0 <= document["label"] < len(self._label_names):
+            raise UserError(
+                document["place"],
+                f"got label {document['label']}, expected 0 to {len(self._label_names) - 1}",
+                "fix the label",
+            )
+        image = decode_image(document["image"], document["place"])
+        size = [image.height, image.width]
+        self._sizes_differ |= self._size not in (None, size)
+        self._size = size
+        (self._trained if split == "train" else self._held_out)[document["label"]] += 1
+        self._with_several += has_several(document["image"])
 
     def facts(self) -> dict[str, Any]:
         """Names of the labels; height and width, None if they differ."""
@@ -87,7 +86,11 @@ class ImageSurvey:
 
 
 def open_images(
-    splits: Splits, origin: dict[str, Any], label_names: Sequence[str], has_groups: bool = False
+    splits: Mapping[str, Callable[[], Iterable[Document]]],
+    origin: dict[str, Any],
+    label_names: Sequence[str],
+    has_groups: bool = False,
 ) -> OpenSource:
     """A source of images; without groups of the user, what stands for them is the image again."""
-    return OpenSource(splits, origin, keeps_groups=has_groups, survey=ImageSurvey(label_names))
+    parts = {split: partial(ready_parts, make) for split, make in splits.items()}
+    return OpenSource(parts, origin, keeps_groups=has_groups, survey=ImageSurvey(label_names))

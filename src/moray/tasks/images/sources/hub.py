@@ -1,6 +1,6 @@
 """Datasets of images from the Hugging Face Hub, at a fixed commit."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from moray.corpus.class_labels import with_names
 from moray.corpus.dataset import Document
 from moray.corpus.hub import class_names_of, load, origin, place_of_split
 from moray.corpus.sources import OpenSource
-from moray.corpus.split import Documents
 from moray.tasks.images.sources import open_images
 from moray.tasks.images.sources.files import document, missing_column_error, names_of_labels
 
@@ -36,7 +35,7 @@ def open_source(section: HubDataset, files: Mapping[str, list[str]], temporary: 
         labels.update(rows.unique(label))
         rows_by_split[split] = rows
     all_names = names or names_of_labels(labels)
-    splits: dict[str, Documents] = {}
+    splits: dict[str, Callable[[], Iterator[Document]]] = {}
     for split, rows in rows_by_split.items():
         place = place_of_split(repo_id, expressions, split)
         splits[split] = partial(_documents, place, rows, columns, all_names)

@@ -6,12 +6,14 @@ import platform
 import sysconfig
 import textwrap
 from collections.abc import Iterator, Mapping
+from functools import partial
 from io import StringIO
 from itertools import groupby
 from pathlib import Path
 
 from moray.config.schema.datasets import PythonStdlib
 from moray.corpus.dataset import Document
+from moray.corpus.parts import ready_parts
 from moray.corpus.sources import OpenSource
 from moray.tasks.language.sources.python_names import tagged
 
@@ -34,10 +36,8 @@ def open_source(
         "reward": pairs,
         "token-classification": tagged_words,
     }
-    documents = list(makers[section.format]())
-    return OpenSource(
-        {"train": documents.__iter__}, {"revision": f"python {platform.python_version()}"}
-    )
+    parts = partial(ready_parts, makers[section.format])
+    return OpenSource({"train": parts}, {"revision": f"python {platform.python_version()}"})
 
 
 def modules() -> Iterator[Document]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from moray.config.schema.datasets import Synthetic
 from moray.corpus.dataset import Document
+from moray.corpus.parts import ready_parts
 from moray.corpus.sources import OpenSource
 
 _SYLLABLES = [a + b for a in ("", *"bdfgklmnprstv") for b in ("a", "e", "i", "o", "u", "an", "er")]
@@ -18,8 +19,8 @@ _SENTENCES_OF_A_DOCUMENT = (3, 40)
 def open_source(section: Synthetic, files: Mapping[str, list[str]], temporary: Path) -> OpenSource:
     """Open text of the size that the config names."""
     size = round(section.size_gb * 1e9)
-    make = partial(documents, size, section.seed)
-    return OpenSource({"train": make}, {"bytes": size, "seed": section.seed})
+    parts = partial(ready_parts, partial(documents, size, section.seed))
+    return OpenSource({"train": parts}, {"bytes": size, "seed": section.seed})
 
 
 def documents(num_bytes: int, seed: int) -> Iterator[Document]:

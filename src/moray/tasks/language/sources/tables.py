@@ -6,29 +6,36 @@ would have the arguments of all other tools. They are removed. JSON in a column 
 
 import json
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 import pyarrow as pa
 
-from moray.console import say
 from moray.corpus.dataset import RowError
+from moray.corpus.remarks import Remarks
 
 # Keys of tools and their calls below which a null can mean something.
 _MAY_HAVE_NULLS = {"arguments", "parameters"}
+_NULLS = (
+    "nulls in arguments of tool calls and in parameters of tools are left out, because a table "
+    "can't tell them from keys that a row doesn't have; to keep them, write arguments and "
+    "parameters as JSON text"
+)
 
 
 class TableRows:
     """Converts the rows of a table.
 
     Attributes:
-        place: what messages call the table.
+        place: what remarks call the table.
+        remarks: gets those about its rows.
         parsed: whether JSON in its columns is parsed already.
     """
 
-    def __init__(self, schema: pa.Schema, place: str, parsed: bool = False) -> None:
+    def __init__(
+        self, schema: pa.Schema, place: str, remarks: Remarks, parsed: bool = False
+    ) -> None:
         self._types = dict(zip(schema.names, schema.types, strict=True))
-        self._place, self._parsed = place, parsed
+        self._place, self._remarks, self._parsed = place, remarks, parsed
 
     def as_json(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """A row with the keys and values that it had before it was put into the table.
@@ -43,7 +50,7 @@ class TableRows:
             return _json(value)
         if pa.types.is_struct(kind) and isinstance(value, Mapping):
             if can_mean_null and None in value.values():
-                _mention(self._place)
+                self._remarks.add(f"nulls in {self._place}", f"{self._place}: {_NULLS}")
             return {
                 part.name: self._value(
                     value[part.name], part.type, can_mean_null or part.name in _MAY_HAVE_NULLS
@@ -64,12 +71,3 @@ def _json(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise RowError(f"invalid JSON in a column ({error})", "fix the row") from error
-
-
-@cache
-def _mention(place: str) -> None:
-    say(
-        f"{place}: nulls in arguments of tool calls and in parameters of tools are left out, "
-        "because a table can't tell them from keys that a row doesn't have; to keep them, write "
-        "arguments and parameters as JSON text"
-    )

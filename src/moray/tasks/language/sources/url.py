@@ -32,7 +32,7 @@ def open_source(section: Url, files: Mapping[str, list[str]], temporary: Path) -
 
 
 def fetch(urls: list[str], folder: Path, sha256: str | None = None) -> dict[str, Path]:
-    """Download files into a folder; returns them by their URLs without secrets.
+    """Download files into a folder that doesn't have them; returns them by URLs without secrets.
 
     Credentials come from the file system's environment variables or configuration files.
 
@@ -57,12 +57,16 @@ def fetch(urls: list[str], folder: Path, sha256: str | None = None) -> dict[str,
                 if Path(path).name in ("", ".."):
                     raise UserError(full, "the URL has no file name", "give the URL of a file")
                 target = folder / f"{len(targets):05d}" / Path(path).name
-                target.parent.mkdir(parents=True)
-                check_space(folder, files.size(name) or 0)
-                files.get_file(name, str(target), callback=_progress(target.name))
-                if not target.is_file():
-                    raise UserError(full, "got a folder, expected a file", "list its files")
                 targets[full] = target
+                if target.is_file():
+                    continue
+                target.parent.mkdir(parents=True, exist_ok=True)
+                check_space(folder, files.size(name) or 0)
+                part = target.with_name(f"{target.name}.part")
+                files.get_file(name, str(part), callback=_progress(target.name))
+                if not part.is_file():
+                    raise UserError(full, "got a folder, expected a file", "list its files")
+                part.replace(target)
         except UserError:
             raise
         # Each file system has its own exceptions.
