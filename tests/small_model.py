@@ -54,7 +54,7 @@ def write_many_windows(folder: Path) -> None:
     A step has rows of several groups of such windows.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("moray.corpus.dataset._GROUP_BYTES", 2000)
+        patch.setattr("moray.corpus.writer._GROUP_BYTES", 2000)
         _write_functions(folder, 120, ["test", "validation", *["train"] * 8])
 
 

@@ -1,4 +1,4 @@
-"""Stores whose windows are made on two nodes."""
+"""Datasets and stores that are made on two nodes."""
 
 import json
 import os
@@ -17,7 +17,8 @@ from small_model import recipe
 
 from moray.corpus.dataset import SPLITS, Document
 from moray.corpus.documents import write_dataset
-from moray.provenance.manifest import damaged_files, read_manifest
+from moray.provenance.manifest import DATASET, damaged_files, read_manifest, sha256_file
+from moray.stages.download import download
 from moray.tasks.language.tokenize import tokenize
 
 pytestmark = pytest.mark.release
@@ -52,6 +53,32 @@ tokenize(Path(dataset), Path(model), Path(output), cfg, execution=execution)
 """
 
 
+# Each part is one, too: its first row and the node. It is read several times, to take as long.
+READING = """
+import json, sys
+from pathlib import Path
+
+from moray.corpus.staging import Staging
+from moray.stages import download, read_source
+from moray.workers.pool import Work
+
+class Recorded(Staging):
+    def __call__(self, item):
+        import ray
+        for _ in range(30):
+            staged = super().__call__(item)
+        place, _ = next(iter(item[1].unparsed.rows(None)))
+        with open(record, "a") as file:
+            file.write(f"{place.replace(' ', '-')} {ray.util.get_node_ip_address()}\\n")
+        return staged
+
+read_source.PARSE = Work(threads=1, useful_threads=0, bytes_worth_ray=0)
+download.Staging = Recorded
+output, cfg, files, record, execution = map(json.loads, sys.argv[1:])
+download.download(Path(output), cfg, files, "off", execution=execution)
+"""
+
+
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[Nodes]:
     with two_nodes(tmp_path) as made:
@@ -82,12 +109,51 @@ def test_a_store_is_the_same_on_two_nodes(
     arguments = (dataset, model_folder, tmp_path / "there/store", record)
     words = [json.dumps(one) for one in (*map(str, arguments), execution, cfg)]
 
+    times = run(DRIVER, words, record, lost, nodes)
+    assert read_manifest(tmp_path / "there/store") == read_manifest(tmp_path / "here/store")
+    assert not damaged_files(tmp_path / "there/store")
+    assert len(times) == WINDOWS + 2
+    assert times.total() - len(times) <= (IN_PROGRESS if lost else 0)
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["both nodes", "one is lost"])
+def test_a_dataset_is_the_same_on_two_nodes(lost: bool, tmp_path: Path, texts: list[str]) -> None:
+    """The second one doesn't see its files."""
+    whole, corpus = " ".join(texts) * 3, tmp_path / "corpus"
+    corpus.mkdir()
+    rows = ({"text": f"{number} {whole}"} for number in range(40 * 2 * 2**20 // len(whole)))
+    (corpus / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = {"train": [str(corpus / "rows.jsonl")]}
+    cfg = {"source": "files", "path": files["train"], "validation_share": 0.1, "test_share": 0.1}
+    download(tmp_path / "here/rows", cfg, files, "off")
+    record = tmp_path / "record"
+    execution = {"run": "x", "launcher": "ray", "ray": {"address": ADDRESS}}
+    given = (str(tmp_path / "there/rows"), cfg, files, str(record), execution)
+    with two_nodes(tmp_path) as nodes:
+        nodes.start("a", paths=PATHS)
+        nodes.start("b", paths=PATHS, hidden=corpus)
+        times = run(READING, [json.dumps(one) for one in given], record, lost, nodes)
+    for name in (DATASET, *(f"{split}.parquet" for split in SPLITS)):
+        digests = {sha256_file(tmp_path / place / "rows" / name) for place in ("here", "there")}
+        assert len(digests) == 1, name
+    assert len(times) >= 40
+    assert times.total() - len(times) <= (IN_PROGRESS if lost else 0)
+
+
+def run(driver: str, words: list[str], record: Path, lost: bool, nodes: Nodes) -> Counter[str]:
+    """Run a driver on the first node; returns how often each window was made, on both nodes.
+
+    Args:
+        record: file in which each window is noted with its node.
+        lost: whether the second node is killed when it has made some.
+    """
+
     def lines() -> list[str]:
         return record.read_text().splitlines() if record.exists() else []
 
     paths = {"PYTHONPATH": os.pathsep.join(map(str, PATHS))}
     with subprocess.Popen(
-        nodes.command("a", sys.executable, "-c", DRIVER, *words),
+        nodes.command("a", sys.executable, "-c", driver, *words),
         env=nodes.environment | paths,
         stderr=subprocess.PIPE,
         text=True,
@@ -97,9 +163,5 @@ def test_a_store_is_the_same_on_two_nodes(
             nodes.kill("b")
         _, printed = started.communicate()
     assert started.returncode == 0, printed
-    assert read_manifest(tmp_path / "there/store") == read_manifest(tmp_path / "here/store")
-    assert not damaged_files(tmp_path / "there/store")
-    times = Counter(line.split()[0] for line in lines())
-    assert len(times) == WINDOWS + 2
-    assert times.total() - len(times) <= (IN_PROGRESS if lost else 0)
     assert len({line.split()[1] for line in lines()}) == 2
+    return Counter(line.split()[0] for line in lines())

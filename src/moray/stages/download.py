@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -103,19 +104,16 @@ def download(
             columns = getattr(section, "columns", {})
             findings.columns.check(columns, f"datasets.{name}.columns")
         if proofs != "off":
-            seconds = time.monotonic() - began
-            comparisons = collect(
-                "rows",
-                lambda: compare_dataset(
-                    output,
-                    description,
-                    files,
-                    seconds,
-                    by_rows=section.source == "files" and not tail,
-                    apart=not tail and len(source.splits) == 1,
-                ),
+            compared = partial(
+                compare_dataset,
+                output,
+                description,
+                files,
+                seconds=time.monotonic() - began,
+                by_rows=section.source == "files" and not tail,
+                apart=not tail and len(source.splits) == 1,
             )
-            proof = conclude(comparisons, proofs, f"datasets.{name}")
+            proof = conclude(collect("rows", compared), proofs, f"datasets.{name}")
             write_proof(output, proof, [output / DATASET])
         rows.remove()
     for line in chain(
@@ -140,8 +138,9 @@ def _place(split: str, files: Mapping[str, Any], name: str) -> str:
 
 
 def _sketches(section: Dataset) -> Sketches | None:
+    """What makes the sketches of rows by which a section's way finds copies, if it does so."""
     way = getattr(section, "deduplicate", "held-out")
-    if way in ("held-out", "exact"):
+    if way not in extras.COPIES:
         return None
     sketches: Sketches = extras.part(extras.COPIES[way], "min_hash").sketches
     return sketches

@@ -1,5 +1,6 @@
 """Read a source into rows on disk, one part after another, on several cores."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from itertools import chain, islice
@@ -38,26 +39,25 @@ def read_source(
         UserError: if rows can't be read, a split has none, or Ray can't be used.
     """
     rows = StagedRows(folder, source.splits)
-    findings = Findings(BadRows(source.bad_rows))
+    findings, num_rows = Findings(BadRows(source.bad_rows)), Counter[str]()
     known = [*chain.from_iterable(map(journal.lines, source.splits))]
-    for line in known:
-        findings.update(line["findings"])
     unit, key, scale = "MB", "bytes", 1e-6
     if not source.num_bytes:
         unit, key, scale = source.survey.noun if source.survey else "row", "rows", 1
     with open_pool(execution, PARSE, source.num_bytes) as pool:
-        for line in progress(
+        new = progress(
             _read(source, staging, rows, journal, pool),
             f"download {folder.name}",
             unit,
             source.num_bytes * scale,
             scale * sum(line[key] for line in known),
             lambda line: scale * line[key],
-        ):
+        )
+        for line in chain(known, new):
             findings.update(line["findings"])
-            known.append(line)
+            num_rows[line["split"]] += line["rows"]
     for split, place in places.items():
-        if not sum(line["rows"] for line in known if line["split"] == split):
+        if not num_rows[split]:
             findings.bad_rows.check(f"datasets.{folder.name}.bad_rows", 0)
             raise UserError(place, "got no rows", "add some")
     return rows, findings

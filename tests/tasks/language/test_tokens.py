@@ -41,7 +41,7 @@ def write(folder: Path, documents: list[Document], format: FormatName) -> Path:
     """A dataset with these documents in each split, few of them in a row group."""
     pairs = ((split, row) for split in ("train", "validation", "test") for row in documents)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("moray.corpus.dataset._GROUP_BYTES", 300)
+        patch.setattr("moray.corpus.writer._GROUP_BYTES", 300)
         write_dataset(folder, pairs, format, {"source": "test"})
     return folder
 
