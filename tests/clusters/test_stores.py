@@ -67,7 +67,7 @@ class Recorded(Staging):
         import ray
         for _ in range(30):
             staged = super().__call__(item)
-        place, _ = next(iter(item[1].unparsed.rows(None)))
+        place, _ = next(iter(item[1].parts[0].unparsed.rows(None)))
         with open(record, "a") as file:
             file.write(f"{place.replace(' ', '-')} {ray.util.get_node_ip_address()}\\n")
         return staged

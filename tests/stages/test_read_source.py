@@ -89,7 +89,7 @@ MOMENTS: dict[str, list[int | str]] = {
     "first part": [1],
     "first file": [11],
     "three times": [3, 9, 17],
-    "last split": [46],
+    "last split": [75],
     "all are read": ["by_hash"],
     "all is written": ["describe"],
 }

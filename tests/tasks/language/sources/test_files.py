@@ -10,12 +10,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from read_parts import documents
+from read_parts import documents, documents_in
 
+from moray.config.schema.datasets import LocalFiles
 from moray.config.tasks import FormatName
 from moray.corpus.dataset import Document
+from moray.corpus.findings import Findings
 from moray.errors import UserError
 from moray.tasks.language.formats import Shape
+from moray.tasks.language.sources.files import open_source
 
 BOM = "\N{BYTE ORDER MARK}"
 TEXT = Shape("text")
@@ -462,3 +465,19 @@ def test_json_nested_too_deeply_costs_one_line(tmp_path: Path, name: str, line: 
         f"{path}, line {line}: invalid JSON (maximum recursion depth exceeded"
     )
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(("ending", "num_parts"), [(".jsonl", 1), (".jsonl.gz", 30)])
+def test_small_files_share_a_part_unless_their_size_is_unknown(
+    ending: str, num_parts: int, tmp_path: Path
+) -> None:
+    """A part costs milliseconds, and its size is what it takes of memory."""
+    names = [str(tmp_path / f"{number}{ending}") for number in range(30)]
+    for name in names:
+        pack(Path(name), f'{{"text": "{name}"}}\n'.encode())
+    section = LocalFiles.model_validate({"source": "files", "path": names})
+    source = open_source(section, {"train": names}, tmp_path)
+    parts = [*source.splits["train"]()]
+    assert len(parts) == num_parts
+    assert [row["text"] for row in documents_in(parts, Findings())] == names
+    assert sum(part.num_bytes for part in parts) == source.num_bytes

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,12 +14,13 @@ from moray.config.tasks import FORMATS
 from moray.corpus.bad_rows import BadRows
 from moray.corpus.dataset import Document, RowError, content
 from moray.corpus.findings import Findings
+from moray.corpus.parts import PART_BYTES, Part, in_groups
 from moray.corpus.sources import OpenSource
 from moray.errors import UserError, first_line
 from moray.provenance.manifest import sha256_file
 from moray.tasks.language.formats import Shape, document
 from moray.tasks.language.sources.json_tables import misplaced_rows, only_value
-from moray.tasks.language.sources.readers import Unparsed, kind_of, open_file, read
+from moray.tasks.language.sources.readers import Unparsed, is_compressed, kind_of, open_file, read
 
 _FIRST_LINE = "line 1"
 
@@ -34,7 +36,7 @@ def open_files(section: LocalFiles | Url, by_split: Mapping[str, Mapping[str, Pa
     shape = Shape(section.format, section.columns, section.system)
     every = {name: file for files in by_split.values() for name, file in files.items()}
     return OpenSource(
-        {split: partial(parts, files, shape) for split, files in by_split.items()},
+        {split: partial(_large_parts, files, shape) for split, files in by_split.items()},
         {"files": {name: sha256_file(file) for name, file in every.items()}},
         num_bytes=sum(file.stat().st_size for file in every.values()),
         bad_rows=section.bad_rows,
@@ -105,6 +107,29 @@ def parts(files: Mapping[str, Path], shape: Shape) -> Iterator[TablePart]:
                 fault = None if before else _fault_of_file(unparsed, name, file, shape)
                 yield TablePart(name, file, unparsed, shape, position - before, fault)
                 before = position
+
+
+@dataclass(frozen=True)
+class _SmallParts:
+    """Parts of small files, because each one to write takes two milliseconds."""
+
+    parts: list[TablePart]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(part.num_bytes for part in self.parts)
+
+    def documents(self, findings: Findings) -> Iterator[Document]:
+        return chain.from_iterable(part.documents(findings) for part in self.parts)
+
+
+def _large_parts(files: Mapping[str, Path], shape: Shape) -> Iterator[Part]:
+    return map(_SmallParts, in_groups(parts(files, shape), _size_of))
+
+
+def _size_of(part: TablePart) -> int:
+    # Of a compressed file, it isn't known.
+    return PART_BYTES if is_compressed(part.file) else part.num_bytes
 
 
 @contextmanager

@@ -60,8 +60,8 @@ def read(file: Path) -> Reading:
     Raises:
         UserError: if its type isn't known, or it isn't of its type.
     """
-    compressed, kind = file.suffix.lower() in _COMPRESSED, kind_of(file)
-    if kind not in _READERS or (kind == ".parquet" and compressed):
+    kind = kind_of(file)
+    if kind not in _READERS or (kind == ".parquet" and is_compressed(file)):
         raise UserError(
             str(file),
             f"got the extension {file.suffix!r}, expected {', '.join(_READERS)} (all but the last "
@@ -73,8 +73,12 @@ def read(file: Path) -> Reading:
 
 def kind_of(file: Path) -> str:
     """The ending of a file, without that of its compression."""
-    compressed = file.suffix.lower() in _COMPRESSED
-    return (Path(file.stem).suffix if compressed else file.suffix).lower()
+    return (Path(file.stem).suffix if is_compressed(file) else file.suffix).lower()
+
+
+def is_compressed(file: Path) -> bool:
+    """Whether the ending of a file is that of a compression."""
+    return file.suffix.lower() in _COMPRESSED
 
 
 @contextmanager
@@ -84,7 +88,8 @@ def open_file(file: Path) -> Iterator[tuple[io.BufferedReader, Callable[[], int]
         compression = _COMPRESSED.get(file.suffix.lower())
         content = pa.CompressedInputStream(raw, compression) if compression else raw
         with io.BufferedReader(content) as stream:
-            yield stream, raw.tell
+            # The stream reads ahead, and can't tell where a compressed file is.
+            yield stream, raw.tell if compression else stream.tell
 
 
 @dataclass(frozen=True)
