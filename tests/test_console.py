@@ -1,9 +1,13 @@
+import io
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from moray import console
 
 # Streams are buffered, as they are unless a user has it otherwise.
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
@@ -121,3 +125,19 @@ def test_a_short_loop_tells_nothing(tmp_path: Path) -> None:
         "from moray.console import progress\nassert len(list(progress('abc', 'x', 'row'))) == 3"
     )
     assert run(script, tmp_path / "log") == ("", "", "")
+
+
+def test_a_bar_counts_whole_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(console, "_terminal", terminal)
+    sizes = [2_097_152, 4_194_304, 2_097_152, 1_611_392]
+    total = sum(sizes) / 1e6
+    shown = console.progress(sizes, "read", "MB", total, 0.0, units_of=lambda size: size / 1e6)
+    assert [*shown] == sizes
+    counts = re.findall(r" (\S+)/(\S+) \[", terminal.getvalue())
+    assert counts
+    assert all(done.isdigit() and of == "10" for done, of in counts)

@@ -49,11 +49,14 @@ def progress(
         units_of: number of units of an item.
     """
     if _terminal.isatty():
-        options = {"desc": label, "unit": unit, "total": total, "file": _terminal, "leave": False}
-        with tqdm(**options, initial=start) as bar:
+        options = {"desc": label, "unit": unit, "file": _terminal, "leave": False}
+        done = start
+        # Whole numbers, because a bar shows all digits of others.
+        with tqdm(**options, total=round(total or 0) or None, initial=round(start)) as bar:
             for item in items:
                 yield item
-                bar.update(units_of(item))
+                done += units_of(item)
+                bar.update(round(done) - bar.n)
         return
     of_all = f" of {total:,.0f}" if total else ""
     plural = f"{unit}es" if unit.endswith("ch") else unit if unit == "MB" else f"{unit}s"

@@ -62,7 +62,7 @@ def _fault(error: BaseException, repo_id: str) -> tuple[str, str] | None:
             if not has_token():
                 return f"{repo_id} is gated, and there is no token", f"{accept}; then {_LOG_IN}"
             return f"{repo_id} is gated, and the token's account has no access to it", accept
-        # The Hub gives the same answer for a private repository and for one that isn't there.
+        # The Hub gives the same answer for a private repository and for one that doesn't exist.
         if not isinstance(cause, HfHubHTTPError) or isinstance(cause, RepositoryNotFoundError):
             continue
         if cause.response.status_code == _UNAUTHORIZED:

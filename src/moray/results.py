@@ -61,7 +61,7 @@ class Run:
     damaged: dict[Path, UserError] = field(default_factory=dict)
 
     def read(self, file: str) -> dict[str, Any] | None:
-        """The content of a JSON file in the run's folder; None if it isn't there, or is damaged."""
+        """The content of a JSON file in the run's folder; None if missing or damaged."""
         return self.read_result(self.folder / file, _KEYS.get(file, ()))
 
     def read_recorded(self, name: str, digest: str | None) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class Run:
         return self.read_result(path) or {}
 
     def read_result(self, path: Path, keys: Sequence[str] = ()) -> dict[str, Any] | None:
-        """The content of a JSON file with these keys; None if it isn't there, or is damaged."""
+        """The content of a JSON file with these keys; None if missing or damaged."""
         if not path.is_file():
             return None
         try:

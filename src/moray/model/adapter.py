@@ -122,7 +122,7 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> None:
 def check_adapter(model: PreTrainedModel, folder: Path, key: str) -> None:
     """Check that PEFT can load the adapter in a folder onto a model, all of it.
 
-    PEFT would leave out what doesn't fit, and begin anew what is missing.
+    PEFT would leave out what doesn't fit, and initialize what is missing.
 
     Args:
         key: of the config, which names the folder.

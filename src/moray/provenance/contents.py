@@ -66,7 +66,7 @@ def contents_of(files: Iterable[str], keep: bool = True) -> dict[str, str]:
 
 
 def _look(file: str) -> list[int]:
-    """The look of a file, by which changes are noticed; empty if it isn't there."""
+    """The look of a file, by which changes are noticed; empty if it doesn't exist."""
     try:
         facts = os.stat(file)
     except OSError:

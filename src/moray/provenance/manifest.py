@@ -54,7 +54,7 @@ def read_json(
 
     Raises:
         UserError: if it isn't whole.
-        FileNotFoundError: if it isn't there.
+        FileNotFoundError: if it doesn't exist.
     """
     try:
         content = json.loads(path.read_bytes())

@@ -145,7 +145,7 @@ def _libraries(experiment: Experiment, dataset: str) -> Iterator[UserError]:
 
 def _readable(path: str, files: Sequence[str]) -> Iterator[UserError]:
     for file in files:
-        # Another workflow's rule may make one that isn't there yet.
+        # Another workflow's rule may make one that doesn't exist yet.
         if os.path.exists(file) and not os.access(file, os.R_OK):
             yield UserError(path, f"can't read {file}", "change its permissions")
 

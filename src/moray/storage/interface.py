@@ -22,7 +22,7 @@ class Records(Protocol):
     poll_seconds: float
 
     def read(self, name: str) -> bytes | None:
-        """The content of a file; None if it isn't there."""
+        """The content of a file; None if it doesn't exist."""
 
     def write(self, name: str, content: bytes) -> None:
         """Create or replace a file, atomically."""
@@ -31,7 +31,7 @@ class Records(Protocol):
         """Remove a file, if it is there."""
 
     def last_modified(self, name: str) -> float | None:
-        """When a file was written, in seconds since the epoch; None if it isn't there."""
+        """When a file was written, in seconds since the epoch; None if it doesn't exist."""
 
 
 @dataclass(frozen=True)

@@ -45,11 +45,11 @@ class Objects(ABC):
 
     @abstractmethod
     def get(self, key: str) -> tuple[bytes, str] | None:
-        """An object's content and its version; None if it isn't there."""
+        """An object's content and its version; None if it doesn't exist."""
 
     @abstractmethod
     def head(self, key: str) -> ObjectInfo | None:
-        """An object's size and time; None if it isn't there."""
+        """An object's size and time; None if it doesn't exist."""
 
     @abstractmethod
     def put(self, key: str, content: bytes) -> None:
@@ -105,7 +105,7 @@ class Objects(ABC):
 
     @abstractmethod
     def _chunks(self, key: str) -> Iterable[Any] | None:
-        """The bytes of an object, in parts; None if it isn't there."""
+        """The bytes of an object, in parts; None if it doesn't exist."""
 
     def _version_of(self, key: str, content: bytes) -> str | None:
         """The version of an object with this content; None if it has another.

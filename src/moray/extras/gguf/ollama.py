@@ -117,7 +117,7 @@ def _quote(text: str) -> str:
 
 
 def _split(text: str, *marks: str) -> list[str]:
-    """The text before, between and after marks; a `ValueError` if one isn't there once."""
+    """The text before, between and after marks; a `ValueError` if one doesn't occur once."""
     parts = []
     for mark in marks:
         before, text = text.split(mark)

@@ -136,7 +136,7 @@ def _jinja(draft: Draft, name: str | None, jinja: str | None) -> None:
 
 
 def _text_of(path: str) -> str | None:
-    """The text of a file; None if it isn't there, or is no text."""
+    """The text of a file; None if it doesn't exist, or is no text."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

@@ -58,7 +58,7 @@ def _kind(draft: Draft) -> None:
         _kto(draft)
     if stage == "rm":
         draft.different["stage"] = (
-            "the new output layer is a classifier's, which has no bias; moray draws it anew"
+            "the new output layer is a classifier's, which has no bias; moray initializes it"
         )
     for keys, only in ((_PREFERENCE, "dpo"), (_KTO, "kto")):
         for key in keys:

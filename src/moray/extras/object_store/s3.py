@@ -121,7 +121,7 @@ class Store(Objects):
         return None if answer is None else answer["Body"].iter_chunks(2**20)
 
     def _answer(self, operation: str, key: str) -> Any:
-        """The answer to a request for an object; None if it isn't there."""
+        """The answer to a request for an object; None if it doesn't exist."""
         try:
             return getattr(self._client, operation)(**self._at(key))
         except ClientError as error:

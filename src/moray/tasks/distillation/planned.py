@@ -17,7 +17,7 @@ __all__ = ["batch", "empty", "loss_module", "row_length"]
 def loss_module(
     model: PreTrainedModel, plain_head: bool, settings: Mapping[str, Any]
 ) -> DistillationLoss:
-    """The module that is trained; the teacher isn't there then."""
+    """The module that is trained, without its teacher."""
     return DistillationLoss(model, plain_head, Distillation(**settings["distillation"]))
 
 

@@ -110,7 +110,7 @@ def _choose_packing(model: Path, packing: str | bool) -> bool:
 def _place(
     file: Path, number: int, source: dict[str, Any], files: dict[str, list[str]]
 ) -> str | None:
-    """The place of a row in the user's files; None if it isn't there any more."""
+    """The place of a row in the user's files; None if they no longer have it."""
     rows = chain.from_iterable(read_documents(file))
     section = LocalFiles.model_validate(source)
     return place_of(next(islice(rows, number - 1, None)), section, files)

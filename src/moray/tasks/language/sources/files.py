@@ -45,7 +45,7 @@ def open_files(section: LocalFiles | Url, by_split: Mapping[str, Mapping[str, Pa
 
 
 def place_of(target: Document, section: LocalFiles, files: Mapping[str, list[str]]) -> str | None:
-    """The file of a document and the location in it; None if it isn't there any more."""
+    """The file of a document and the location in it; None if the files no longer have it."""
     shape = Shape(section.format, section.columns, section.system)
     every = {name: Path(name) for names in files.values() for name in names}
     findings = Findings(BadRows(section.bad_rows))
