@@ -1,6 +1,7 @@
 """The documents of parts of sources."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import datasets
 
 from moray.corpus.dataset import Document
 from moray.corpus.findings import Findings
+from moray.corpus.hub import LoadedRows
 from moray.corpus.parts import Part
 from moray.tasks.language.formats import Shape
 from moray.tasks.language.sources import files, hub
@@ -22,5 +24,14 @@ def documents(paths: Mapping[str, Path], shape: Shape) -> Iterator[Document]:
     return documents_in(files.parts(paths, shape), shape.findings)
 
 
-def documents_of_hub(place: str, rows: datasets.Dataset, shape: Shape) -> Iterator[Document]:
-    return documents_in(hub.parts(place, rows, shape), shape.findings)
+def documents_of_hub(
+    place: str, rows: datasets.Dataset | LoadedRows, shape: Shape
+) -> Iterator[Document]:
+    loaded = rows if isinstance(rows, LoadedRows) else loaded_rows(rows)
+    return documents_in(hub.parts(place, loaded, shape), shape.findings)
+
+
+def loaded_rows(rows: datasets.Dataset) -> LoadedRows:
+    """Rows in the Hub's place."""
+    tables = partial(rows.with_format("arrow").iter, 1000)
+    return LoadedRows(tables, rows.features, len(rows), rows.data.nbytes)

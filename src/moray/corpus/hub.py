@@ -1,14 +1,18 @@
 """Rows of datasets on the Hugging Face Hub, at a fixed commit."""
 
 import os
-from collections.abc import Mapping
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import datasets
-import fsspec
+import pyarrow as pa
 import pyarrow.parquet as pq
+from datasets.packaged_modules.cache.cache import Cache
+from datasets.table import table_cast
+from datasets.utils.info_utils import verify_splits
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError
 
@@ -16,6 +20,31 @@ from moray.config.schema.datasets import HubDataset
 from moray.config.splits import Split, expressions_by_split
 from moray.corpus.class_labels import class_names
 from moray.errors import UserError, first_line
+
+# In a table.
+_ROWS_AT_ONCE = 1000
+
+
+@dataclass(frozen=True)
+class LoadedRows:
+    """The rows of a split expression.
+
+    Attributes:
+        tables: the rows, from the start at each call.
+        features: the types of the columns.
+        num_bytes: size of what is read.
+    """
+
+    tables: Callable[[], Iterator[pa.Table]]
+    features: datasets.Features
+    num_rows: int
+    num_bytes: int
+
+
+def decode(table: pa.Table, features: datasets.Features) -> datasets.Dataset:
+    """The rows of a table as the library gives them to Python, such as JSON that is parsed."""
+    # Computing a fingerprint takes longer than reading the rows.
+    return datasets.Dataset(table, datasets.DatasetInfo(features=features), fingerprint="")
 
 
 def place_of_split(repo_id: str, expressions: Mapping[Split, str], split: Split) -> str:
@@ -32,8 +61,10 @@ def origin(section: HubDataset) -> dict[str, Any]:
 
 def load(
     repo_id: str, revision: str | None, name: str | None, data_dir: str | None, split: str
-) -> datasets.Dataset:
-    """Load the rows of a split expression into the Hub's local cache.
+) -> LoadedRows:
+    """Fetch the files of a repository into the Hub's local cache, and open the rows of a split.
+
+    Parquet is read where it is. Of files of other types, the library makes a copy that it can read.
 
     Gated datasets are read with the token from `hf auth login` or HF_TOKEN. The token isn't passed
     on or written anywhere. No code of the repository is run.
@@ -55,10 +86,15 @@ def load(
         )
     try:
         builder = datasets.load_dataset_builder(repo_id, name, data_dir=data_dir, revision=revision)
+        if isinstance(builder, Cache):
+            _check_copy(repo_id, revision, name or data_dir, builder)
         _check_places(repo_id, revision, builder)
+        if _is_parquet(builder):
+            return _open_parquet(repo_id, builder, split)
         builder.download_and_prepare()
-        _check_names(repo_id, builder)
-        return builder.as_dataset(split=split)
+        rows = builder.as_dataset(split=split)
+        tables = partial(rows.with_format("arrow").iter, _ROWS_AT_ONCE)
+        return LoadedRows(tables, rows.features, len(rows), rows.data.nbytes)
     except UserError:
         raise
     # The library's exceptions have no common base class.
@@ -74,6 +110,62 @@ def load(
             f"can't load split {split} at revision {revision} ({first_line(reason)})",
             "check name, revision, split, the network and, for gated datasets, `hf auth login`",
         ) from refusal or error
+
+
+def _is_parquet(builder: datasets.DatasetBuilder) -> bool:
+    files = [file for files in (builder.config.data_files or {}).values() for file in files]
+    return bool(files) and all(str(file).endswith(".parquet") for file in files)
+
+
+def _open_parquet(repo_id: str, builder: datasets.DatasetBuilder, split: str) -> LoadedRows:
+    """Open the rows of a repository's Parquet files, of which the library would make a copy."""
+    files: dict[str, list[str]] = datasets.DownloadManager().download(builder.config.data_files)
+    num_rows = {
+        name: sum(pq.read_metadata(file).num_rows for file in own) for name, own in files.items()
+    }
+    counted = {name: datasets.SplitInfo(name, num_examples=n) for name, n in num_rows.items()}
+    verify_splits(builder.info.splits, counted)
+    first = next(file for own in files.values() for file in own)
+    features = builder.info.features or datasets.Features.from_arrow_schema(pq.read_schema(first))
+    for name, own in files.items():
+        for file, local in zip(builder.config.data_files[name], own, strict=True):
+            _check_names(repo_id, features, str(file), local)
+    slices = [
+        one
+        for one in datasets.ReadInstruction.from_spec(split).to_absolute(num_rows)
+        if one.to > one.from_
+    ]
+    if not slices:
+        raise UserError(repo_id, f"{split} has no rows", "name another slice")
+
+    def tables() -> Iterator[pa.Table]:
+        for one in slices:
+            for table in _rows_between(files[one.splitname], one.from_, one.to):
+                yield table_cast(table, features.arrow_schema)
+
+    num_bytes = {name: sum(os.path.getsize(file) for file in own) for name, own in files.items()}
+    size = sum(
+        num_bytes[one.splitname] * (one.to - one.from_) // num_rows[one.splitname] for one in slices
+    )
+    return LoadedRows(tables, features, sum(one.to - one.from_ for one in slices), size)
+
+
+def _rows_between(files: Iterable[str], start: int, end: int) -> Iterator[pa.Table]:
+    """The rows of Parquet files from one number to another, counted over all of them from 0."""
+    first = 0
+    for file in files:
+        with pq.ParquetFile(file) as opened:
+            num_rows = opened.metadata.num_rows
+            if first < end and first + num_rows > start:
+                number = first
+                for batch in opened.iter_batches(_ROWS_AT_ONCE):
+                    skipped = max(0, start - number)
+                    table = pa.Table.from_batches([batch])
+                    table = table.slice(skipped, max(0, end - number - skipped))
+                    number += batch.num_rows
+                    if len(table):
+                        yield table
+            first += num_rows
 
 
 def _refusal(repo_id: str) -> HfHubHTTPError | None:
@@ -99,33 +191,44 @@ def _check_places(repo_id: str, revision: str | None, builder: datasets.DatasetB
                 )
 
 
-def _check_names(repo_id: str, builder: datasets.DatasetBuilder) -> None:
-    """Refuse Parquet files that name the same numbers differently, which the library overlooks."""
-    names_by_column = _names_in(builder.info.features or {})
-    files = builder.config.data_files if names_by_column else None
-    for file in chain.from_iterable((files or {}).values()):
-        if not str(file).endswith(".parquet"):
-            continue
-        with fsspec.open(str(file)) as opened_file:
-            own = class_names(pq.read_schema(opened_file))
-        for column in names_by_column.keys() & own.keys():
-            numbers = {name: number for number, name in enumerate(names_by_column[column])}
-            for number, name in enumerate(own[column]):
-                if numbers.get(name, number) != number:
-                    raise UserError(
-                        repo_id,
-                        f"{name} in column {column} is number {number} in {file}, and "
-                        f"{numbers[name]} in the dataset's description",
-                        "download the files and read them with source: files, which goes by names",
-                    )
+def _check_copy(
+    repo_id: str, revision: str | None, configuration: str | None, builder: Cache
+) -> None:
+    """Refuse the library's copy of other rows, which it reads if the Hub doesn't answer."""
+    if builder.hash != revision or (configuration is None and builder.config.name != "default"):
+        raise UserError(
+            repo_id,
+            f"the Hub can't be reached (or HF_HUB_OFFLINE is set), and the copy on this machine is "
+            f"{builder.config.name} of commit {builder.hash}, expected {revision}",
+            "run this stage where the Hub can be reached, or fetch the files there by "
+            f"`hf download --repo-type dataset {repo_id} --revision {revision}`, and read them "
+            "with source: files",
+        )
 
 
-def class_names_of(rows: datasets.Dataset) -> dict[str, list[str]]:
+def _check_names(repo_id: str, features: Mapping[str, Any], file: str, local: str) -> None:
+    """Refuse a Parquet file that names the same numbers differently, which the library overlooks.
+
+    Args:
+        features: those of the dataset.
+        file: what errors call the file.
+    """
+    names_by_column = class_names_of(features)
+    own = class_names(pq.read_schema(local)) if names_by_column else {}
+    for column in names_by_column.keys() & own.keys():
+        numbers = {name: number for number, name in enumerate(names_by_column[column])}
+        for number, name in enumerate(own[column]):
+            if numbers.get(name, number) != number:
+                raise UserError(
+                    repo_id,
+                    f"{name} in column {column} is number {number} in {file}, and "
+                    f"{numbers[name]} in the dataset's description",
+                    "download the files and read them with source: files, which goes by names",
+                )
+
+
+def class_names_of(features: Mapping[str, Any]) -> dict[str, list[str]]:
     """The names of the numbers in each column that has any."""
-    return _names_in(rows.features)
-
-
-def _names_in(features: Mapping[str, Any]) -> dict[str, list[str]]:
     return {
         column: feature.names
         for column, one in features.items()

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import datasets
 
@@ -10,7 +12,7 @@ from moray.config.schema.datasets import HubDataset
 from moray.config.splits import expressions_by_split
 from moray.corpus.class_labels import with_names
 from moray.corpus.dataset import Document
-from moray.corpus.hub import class_names_of, load, origin, place_of_split
+from moray.corpus.hub import LoadedRows, class_names_of, decode, load, origin, place_of_split
 from moray.corpus.sources import OpenSource
 from moray.tasks.images.sources import open_images
 from moray.tasks.images.sources.files import document, missing_column_error, names_of_labels
@@ -20,31 +22,36 @@ def open_source(section: HubDataset, files: Mapping[str, list[str]], temporary: 
     """Load the rows of each split."""
     repo_id, columns = section.repo_id, section.columns
     image, label = (columns.get(key, key) for key in ("image", "label"))
-    rows_by_split, labels = {}, set()
+    rows_by_split = {}
+    labels = set[Any]()
     names: list[str] | None = None
     expressions = expressions_by_split(section.split)
     for split, expression in expressions.items():
-        rows = load(repo_id, section.revision, section.name, section.data_dir, expression)
+        loaded = load(repo_id, section.revision, section.name, section.data_dir, expression)
         for column in (image, label):
-            if column not in rows.features:
-                raise missing_column_error(repo_id, rows.features, column)
-        if isinstance(rows.features[image], datasets.Image):
-            # Otherwise, the library decodes them.
-            rows = rows.cast_column(image, datasets.Image(decode=False))
-        names = names or getattr(rows.features[label], "names", None)
-        labels.update(rows.unique(label))
-        rows_by_split[split] = rows
+            if column not in loaded.features:
+                raise missing_column_error(repo_id, loaded.features, column)
+        names = names or getattr(loaded.features[label], "names", None)
+        if not names:
+            labels.update(*(table[label].unique().to_pylist() for table in loaded.tables()))
+        rows_by_split[split] = loaded
     all_names = names or names_of_labels(labels)
     splits: dict[str, Callable[[], Iterator[Document]]] = {}
-    for split, rows in rows_by_split.items():
+    for split, loaded in rows_by_split.items():
         place = place_of_split(repo_id, expressions, split)
-        splits[split] = partial(_documents, place, rows, columns, all_names)
+        splits[split] = partial(_documents, place, loaded, columns, all_names)
     return open_images(splits, origin(section), all_names, "group" in columns)
 
 
 def _documents(
-    place: str, rows: datasets.Dataset, columns: Mapping[str, str], names: list[str]
+    place: str, loaded: LoadedRows, columns: Mapping[str, str], names: list[str]
 ) -> Iterator[Document]:
-    names_by_column = class_names_of(rows)
+    features = loaded.features.copy()
+    image = columns.get("image", "image")
+    if isinstance(features[image], datasets.Image):
+        # Otherwise, the library decodes them.
+        features[image] = datasets.Image(decode=False)
+    names_by_column = class_names_of(features)
+    rows = chain.from_iterable(decode(table, features) for table in loaded.tables())
     for number, row in enumerate(rows, 1):
         yield document(with_names(row, names_by_column), columns, names, f"{place}, row {number}")

@@ -3,18 +3,18 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import datasets
 import pyarrow as pa
 
 from moray.config.schema.datasets import HubDataset
 from moray.config.splits import expressions_by_split
-from moray.corpus.class_labels import Names, with_names
+from moray.corpus.class_labels import with_names
 from moray.corpus.dataset import RowError
-from moray.corpus.hub import class_names_of, load, origin, place_of_split
-from moray.corpus.parts import Part, in_groups, size_of_texts
+from moray.corpus.hub import LoadedRows, class_names_of, decode, load, origin, place_of_split
+from moray.corpus.parts import PART_BYTES, Part, in_groups
 from moray.corpus.remarks import Remarks
 from moray.corpus.sources import OpenSource
 from moray.tasks.language.formats import Shape
@@ -33,7 +33,7 @@ def open_source(section: HubDataset, files: Mapping[str, list[str]], temporary: 
         rows = load(section.repo_id, section.revision, section.name, section.data_dir, expression)
         place = place_of_split(section.repo_id, expressions, split)
         splits[split] = partial(parts, place, rows, shape)
-        num_bytes += rows.data.nbytes
+        num_bytes += rows.num_bytes
     return OpenSource(
         splits,
         origin(section),
@@ -44,30 +44,49 @@ def open_source(section: HubDataset, files: Mapping[str, list[str]], temporary: 
 
 
 @dataclass(frozen=True)
-class _LoadedRows:
-    """Some rows of a loaded split; the library has parsed the JSON in its columns."""
+class _Tables:
+    """Some rows of a loaded split.
+
+    Attributes:
+        number: that of the first row.
+        stream: the rows as Arrow's stream, which pickles no more than them.
+    """
 
     place: str
     number: int
-    loaded: list[Mapping[str, Any]]
-    schema: pa.Schema
-    names: Names
+    stream: pa.Buffer
+    features: datasets.Features
 
     def rows(self, remarks: Remarks) -> Rows:
-        table_rows = TableRows(self.schema, self.place, remarks, parsed=True)
-        for number, row in enumerate(self.loaded, self.number):
+        schema, names = self.features.arrow_schema, class_names_of(self.features)
+        # The library parses the JSON in its columns.
+        table_rows = TableRows(schema, self.place, remarks, parsed=True)
+        with pa.ipc.open_stream(self.stream) as stream:
+            table = stream.read_all()
+        for number, row in enumerate(decode(table, self.features), self.number):
             try:
-                yield f"row {number}", with_names(table_rows.as_json(row), self.names)
+                yield f"row {number}", with_names(table_rows.as_json(row), names)
             except RowError as error:
                 yield f"row {number}", error
 
 
-def parts(place: str, rows: datasets.Dataset, shape: Shape) -> Iterator[TablePart]:
+def parts(place: str, loaded: LoadedRows, shape: Shape) -> Iterator[TablePart]:
     """The parts of a loaded split, which errors call by its place."""
-    names, schema = class_names_of(rows), rows.features.arrow_schema
+    tables = chain.from_iterable(map(_small, loaded.tables()))
     number = 1
-    for group in in_groups(rows, size_of_texts):
-        unparsed = _LoadedRows(place, number, group, schema, names)
-        size = rows.data.nbytes * len(group) // len(rows)
+    for group in in_groups(tables, lambda one: one.nbytes):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, group[0].schema) as stream:
+            for table in group:
+                stream.write_table(table)
+        num_rows = sum(map(len, group))
+        unparsed = _Tables(place, number, sink.getvalue(), loaded.features)
+        size = loaded.num_bytes * num_rows // loaded.num_rows
         yield TablePart(place, Path(place), unparsed, shape, size)
-        number += len(group)
+        number += num_rows
+
+
+def _small(table: pa.Table) -> Iterator[pa.Table]:
+    """Slices of a table that are small enough for a part."""
+    num_rows = max(1, len(table) * PART_BYTES // max(1, table.nbytes))
+    return (table.slice(start, num_rows) for start in range(0, len(table), num_rows))
