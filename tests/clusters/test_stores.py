@@ -104,7 +104,7 @@ def test_a_store_is_the_same_on_two_nodes(
     """If a node is lost, the windows in progress are made again on the other one."""
     cfg, record = recipe(), tmp_path / "record"
     tokenize(dataset, model_folder, tmp_path / "here/store", cfg)
-    execution = {"run": "x", "launcher": "ray", "ray": {"address": ADDRESS}}
+    execution = {"run": "x", "cores": None, "launcher": "ray", "ray": {"address": ADDRESS}}
     (tmp_path / "there").mkdir()
     arguments = (dataset, model_folder, tmp_path / "there/store", record)
     words = [json.dumps(one) for one in (*map(str, arguments), execution, cfg)]
@@ -127,7 +127,7 @@ def test_a_dataset_is_the_same_on_two_nodes(lost: bool, tmp_path: Path, texts: l
     cfg = {"source": "files", "path": files["train"], "validation_share": 0.1, "test_share": 0.1}
     download(tmp_path / "here/rows", cfg, files, "off")
     record = tmp_path / "record"
-    execution = {"run": "x", "launcher": "ray", "ray": {"address": ADDRESS}}
+    execution = {"run": "x", "cores": None, "launcher": "ray", "ray": {"address": ADDRESS}}
     given = (str(tmp_path / "there/rows"), cfg, files, str(record), execution)
     with two_nodes(tmp_path) as nodes:
         nodes.start("a", paths=PATHS)

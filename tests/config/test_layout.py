@@ -151,11 +151,12 @@ def test_a_dataset_is_read_where_a_run_that_trains_on_it_is_executed() -> None:
             "runs.last": tuned | {"ray": {"address": "10.0.0.2:6379"}},
         }
     )
-    execution = dataset_execution(experiment, "modules")
+    execution = dataset_execution(experiment, "modules", 3)
     assert execution is not None
     assert (execution["run"], execution["ray"]["address"]) == ("tuned", "10.0.0.1:6379")
-    assert dataset_execution(experiment, "notes") is None
+    assert execution["cores"] == 3
+    assert dataset_execution(experiment, "notes", 3) is None
     launched = {"train": {"launcher": "torchrun"}}
-    execution = dataset_execution(experiment_with({"runs.tuned": tuned | launched}), "modules")
+    execution = dataset_execution(experiment_with({"runs.tuned": tuned | launched}), "modules", 3)
     assert execution is not None
     assert execution["run"] == "base"

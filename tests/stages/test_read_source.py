@@ -18,7 +18,7 @@ from moray.workers.pool import Work
 
 SPLITS = ("train", "validation", "test")
 ON_RAY = Work(threads=1, useful_threads=0, bytes_worth_ray=0)
-EXECUTION = {"run": "x", "launcher": "ray", "ray": {"address": "local"}}
+EXECUTION = {"run": "x", "cores": None, "launcher": "ray", "ray": {"address": "local"}}
 
 
 def rows(number: int) -> list[dict[str, Any]]:

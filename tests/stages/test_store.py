@@ -43,7 +43,7 @@ Stage = Callable[..., None]
 
 @pytest.fixture(scope="module")
 def tasks() -> Iterator[RayTasks]:
-    with connect_for_tasks(Ray(), "runs.x.ray") as num_cpus:
+    with connect_for_tasks(Ray(), "runs.x.ray", 2) as num_cpus:
         yield RayTasks(num_cpus, 0)
 
 
@@ -163,7 +163,7 @@ def test_a_process_that_is_asked_to_end_keeps_what_it_has_written(
     rows = ((split, Document(text=f"{n} + 1")) for split in SPLITS for n in range(3000))
     write_dataset(tmp_path / "rows", rows, "text", {})
     dataset = in_small_groups(tmp_path / "rows", tmp_path / "dataset", 6)
-    execution = {"run": "x", "launcher": "ray", "ray": {"address": "local"}}
+    execution = {"run": "x", "cores": None, "launcher": "ray", "ray": {"address": "local"}}
     paths = map(str, (dataset, model_folder, tmp_path / "ended"))
     words = [json.dumps(word) for word in (*paths, execution, recipe())]
     command = [sys.executable, "-c", ON_RAY, *words]

@@ -23,13 +23,15 @@ PATH = "runs.x.ray"
 
 
 def execution(**keys: Any) -> dict[str, Any]:
-    return {"run": "x", "launcher": "ray", "ray": {"address": "local", **keys}}
+    return {"run": "x", "cores": None, "launcher": "ray", "ray": {"address": "local", **keys}}
 
 
 @pytest.fixture(scope="module")
 def tasks() -> Iterator[RayTasks]:
-    with connect_for_tasks(Ray(), PATH) as num_cpus:
-        assert num_cpus == machine.cores()
+    import ray
+
+    with connect_for_tasks(Ray(), PATH, machine.cores()) as num_cpus:
+        assert num_cpus == machine.cores() == ray.cluster_resources()["CPU"]
         yield RayTasks(num_cpus, 0)
 
 
@@ -154,8 +156,16 @@ def test_tasks_that_wait_for_a_cpu_say_so(
         (64, 2**40, None),
         (64, 2**40, execution() | {"launcher": "torchrun"}),
         (64, 2**40, execution(address="10.0.0.1:6379") | {"launcher": "torchrun"}),
+        (64, 2**40, execution() | {"cores": 4}),
     ],
-    ids=["small data", "few cores", "no run", "torchrun", "torchrun on a cluster"],
+    ids=[
+        "small data",
+        "few cores",
+        "no run",
+        "torchrun",
+        "torchrun on a cluster",
+        "few cores given",
+    ],
 )
 def test_ray_is_not_started_without_need_or_against_the_launcher(
     cores: int, size: int, given: dict[str, Any] | None, monkeypatch: pytest.MonkeyPatch

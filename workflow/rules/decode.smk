@@ -21,7 +21,7 @@ rule decode:
         ),
         # Where it is executed doesn't change the store.
         execution=lambda wildcards, input: layout.store_execution(
-            EXPERIMENT, STORES[wildcards.store][0]
+            EXPERIMENT, STORES[wildcards.store][0], shared_cores()
         ),
     message:
         "decode {wildcards.store}"

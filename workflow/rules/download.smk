@@ -34,7 +34,7 @@ rule download:
         ),
         # Where it is executed doesn't change the dataset.
         execution=lambda wildcards, input: layout.dataset_execution(
-            EXPERIMENT, wildcards.dataset
+            EXPERIMENT, wildcards.dataset, shared_cores()
         ),
     message:
         "download {wildcards.dataset}"

@@ -33,7 +33,7 @@ rule tokenize:
         files=lambda wildcards, input: DATASET_FILES[STORES[wildcards.store][1]],
         # Where it is executed doesn't change the store.
         execution=lambda wildcards, input: layout.store_execution(
-            EXPERIMENT, STORES[wildcards.store][0]
+            EXPERIMENT, STORES[wildcards.store][0], shared_cores()
         ),
     message:
         "tokenize {wildcards.store}"

@@ -23,7 +23,7 @@ rule tokenize_labelled:
         ),
         # Where it is executed doesn't change the store.
         execution=lambda wildcards, input: layout.store_execution(
-            EXPERIMENT, STORES[wildcards.store][0]
+            EXPERIMENT, STORES[wildcards.store][0], shared_cores()
         ),
     message:
         "tokenize {wildcards.store}"

@@ -192,23 +192,30 @@ def evaluation_execution(
     }
 
 
-def store_execution(experiment: Experiment, run: str) -> dict[str, Any]:
-    """The settings of writing a store of a run that don't change it: where Ray's tasks run."""
+def store_execution(experiment: Experiment, run: str, cores: int | None) -> dict[str, Any]:
+    """The settings of writing a store of a run that don't change it: where Ray's tasks run.
+
+    Args:
+        cores: the most cores of this machine that tasks use; None for all.
+    """
     section = experiment.runs[run]
     return {
         "run": run,
+        "cores": cores,
         "launcher": section.train.launcher,
         "ray": execution_keys(section.ray),
     }
 
 
-def dataset_execution(experiment: Experiment, dataset: str) -> dict[str, Any] | None:
+def dataset_execution(
+    experiment: Experiment, dataset: str, cores: int | None
+) -> dict[str, Any] | None:
     """The same of reading a dataset: those of a run that trains on it, if one does.
 
     The first one with a cluster, if there is any.
     """
     runs = [run for run in experiment.runs if dataset in experiment.runs[run].datasets]
-    executions = [store_execution(experiment, run) for run in runs]
+    executions = [store_execution(experiment, run, cores) for run in runs]
     return next(
         (
             one

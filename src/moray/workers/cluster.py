@@ -97,11 +97,12 @@ def connect_ray(launch: Launch) -> Iterator[Layout]:
 
 
 @contextmanager
-def connect_for_tasks(settings: Ray, path: str) -> Iterator[int]:
+def connect_for_tasks(settings: Ray, path: str, cores: int) -> Iterator[int]:
     """Connect to Ray for tasks of one CPU each, as `connect_ray` does for workers.
 
     Args:
         path: config path of the settings, for errors.
+        cores: number of CPUs of a local Ray.
 
     Yields:
         The number of CPUs.
@@ -111,7 +112,6 @@ def connect_for_tasks(settings: Ray, path: str) -> Iterator[int]:
     if settings.address == _LOCAL:
         os.environ.update(_LOCAL_ENVIRONMENT)
         _keep_token_private()
-        cores = machine.cores()
         with _local_ray(settings, cores, 0, cores * _BYTES_OF_A_TASK):
             yield cores
     else:

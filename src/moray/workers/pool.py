@@ -74,10 +74,11 @@ def open_pool(execution: Mapping[str, Any] | None, work: Work, num_bytes: int) -
         yield Threads(work.threads)
         return
     settings, by_torchrun = Ray(**execution["ray"]), execution["launcher"] == "torchrun"
-    if by_torchrun or (settings.address == "local" and machine.cores() <= work.useful_threads):
+    cores = min(machine.cores(), execution["cores"] or machine.cores())
+    if by_torchrun or (settings.address == "local" and cores <= work.useful_threads):
         yield Threads(work.threads)
         return
-    with connect_for_tasks(settings, f"runs.{execution['run']}.ray") as num_cpus:
+    with connect_for_tasks(settings, f"runs.{execution['run']}.ray", cores) as num_cpus:
         yield RayTasks(num_cpus, settings.max_failures)
 
 
