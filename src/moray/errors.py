@@ -14,6 +14,10 @@ class UserError(Exception):
         return " ".join(f"{self.path}: {self.problem}; {self.remedy}".split())
 
 
+class UnreachableError(UserError):
+    """A server doesn't answer, or not with what was asked for; a later try may go on from here."""
+
+
 class ConfigError(Exception):
     """Every fault of a config, one line each."""
 

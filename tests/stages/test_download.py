@@ -379,11 +379,20 @@ def test_of_several_files_the_dataset_is_named(tmp_path: Path) -> None:
         download(tmp_path / "out", {"source": "url", "url": f"file://{paths[0]}", **SHARES})
 
 
-def test_of_a_file_that_is_not_fetched_nothing_is_left(tmp_path: Path, files: list[Path]) -> None:
-    urls = [f"file://{files[0]}", f"file://{tmp_path}/missing.jsonl"]
-    with pytest.raises(UserError, match=r"missing\.jsonl: can't read the file"):
-        download(tmp_path / "out", {"source": "url", "url": urls, **SHARES})
-    assert not (tmp_path / "out").exists()
+def test_files_that_were_fetched_before_a_server_failed_are_not_fetched_again(
+    tmp_path: Path, files: list[Path]
+) -> None:
+    late = tmp_path / "late.jsonl"
+    cfg = {"source": "url", "url": [f"file://{files[0]}", f"file://{late}"], **SHARES}
+    with pytest.raises(UserError, match=r"late\.jsonl: can't read the file"):
+        download(tmp_path / "out", cfg)
+    expected = files[0].read_bytes()
+    files[0].unlink()
+    late.write_text('{"text": "late"}\n')
+    download(tmp_path / "out", cfg)
+    described = json.loads((tmp_path / "out/dataset.json").read_text())
+    assert described["files"][f"file://{files[0]}"] == hashlib.sha256(expected).hexdigest()
+    assert not (tmp_path / "out/downloaded").exists()
 
 
 LIMITED = """

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from moray.console import say
+from moray.errors import UnreachableError
 from moray.provenance.manifest import (
     DATASET,
     JOURNAL,
@@ -80,7 +81,7 @@ def key_of(dataset: Path, model: Path, cfg: dict[str, Any], code: str) -> str:
 def resumable_folder(folder: Path, key: str, noun: str = "window") -> Iterator[Journal]:
     """A folder for the body to fill, which has what a killed process with this key left there.
 
-    If the body fails, the folder is removed, but not if it is interrupted.
+    If the body fails, the folder is removed, unless it is interrupted or a server is unreachable.
 
     Args:
         noun: the word for what has a line in the journal.
@@ -100,7 +101,7 @@ def resumable_folder(folder: Path, key: str, noun: str = "window") -> Iterator[J
         with explain_full_disk(folder):
             yield journal
         path.unlink()
-    except INTERRUPTIONS:
+    except (*INTERRUPTIONS, UnreachableError):
         raise
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)

@@ -13,7 +13,7 @@ from moray.config.schema.datasets import Url
 from moray.config.splits import check_unmixed, paths_by_split
 from moray.console import terminal
 from moray.corpus.sources import OpenSource
-from moray.errors import UserError, first_line
+from moray.errors import UnreachableError, UserError, first_line
 from moray.provenance.manifest import sha256_file
 from moray.provenance.space import check_space, is_full_disk
 from moray.tasks.language.sources.files import open_files
@@ -41,7 +41,8 @@ def fetch(urls: list[str], folder: Path, sha256: str | None = None) -> dict[str,
         sha256: expected digest, if there is a single file.
 
     Raises:
-        UserError: if a URL can't be read or matches nothing, or a file has another digest.
+        UnreachableError: if a URL can't be read.
+        UserError: if it matches nothing, or a file has another digest.
     """
     targets: dict[str, Path] = {}
     for url in urls:
@@ -73,7 +74,7 @@ def fetch(urls: list[str], folder: Path, sha256: str | None = None) -> dict[str,
         except Exception as error:
             if is_full_disk(error):
                 raise
-            raise UserError(
+            raise UnreachableError(
                 public(url),
                 f"can't read the file ({first_line(error).replace(url, public(url))})",
                 "check the URL, the network and your credentials",
