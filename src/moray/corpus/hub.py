@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -117,55 +118,105 @@ def _is_parquet(builder: datasets.DatasetBuilder) -> bool:
     return bool(files) and all(str(file).endswith(".parquet") for file in files)
 
 
-def _open_parquet(repo_id: str, builder: datasets.DatasetBuilder, split: str) -> LoadedRows:
-    """Open the rows of a repository's Parquet files, of which the library would make a copy."""
-    files: dict[str, list[str]] = datasets.DownloadManager().download(builder.config.data_files)
-    num_rows = {
-        name: sum(pq.read_metadata(file).num_rows for file in own) for name, own in files.items()
-    }
-    counted = {name: datasets.SplitInfo(name, num_examples=n) for name, n in num_rows.items()}
-    verify_splits(builder.info.splits, counted)
-    first = next(file for own in files.values() for file in own)
-    features = builder.info.features or datasets.Features.from_arrow_schema(pq.read_schema(first))
-    for name, own in files.items():
-        for file, local in zip(builder.config.data_files[name], own, strict=True):
-            _check_names(repo_id, features, str(file), local)
-    slices = [
-        one
-        for one in datasets.ReadInstruction.from_spec(split).to_absolute(num_rows)
-        if one.to > one.from_
-    ]
-    if not slices:
-        raise UserError(repo_id, f"{split} has no rows", "name another slice")
+@dataclass(frozen=True)
+class _ParquetFile:
+    """A Parquet file in the Hub's cache; `url` is its place on the Hub."""
 
-    def tables() -> Iterator[pa.Table]:
-        for one in slices:
-            for table in _rows_between(files[one.splitname], one.from_, one.to):
-                yield table_cast(table, features.arrow_schema)
+    path: str
+    url: str
+    schema: pa.Schema
+    num_rows: int
+    num_bytes: int
 
-    num_bytes = {name: sum(os.path.getsize(file) for file in own) for name, own in files.items()}
-    size = sum(
-        num_bytes[one.splitname] * (one.to - one.from_) // num_rows[one.splitname] for one in slices
-    )
-    return LoadedRows(tables, features, sum(one.to - one.from_ for one in slices), size)
-
-
-def _rows_between(files: Iterable[str], start: int, end: int) -> Iterator[pa.Table]:
-    """The rows of Parquet files from one number to another, counted over all of them from 0."""
-    first = 0
-    for file in files:
-        with pq.ParquetFile(file) as opened:
-            num_rows = opened.metadata.num_rows
-            if first < end and first + num_rows > start:
-                number = first
+    def tables(self, features: datasets.Features, start: int, end: int) -> Iterator[pa.Table]:
+        """The rows from one number to another, from 0; columns that the file lacks are null."""
+        try:
+            with pq.ParquetFile(self.path) as opened:
+                number = 0
                 for batch in opened.iter_batches(_ROWS_AT_ONCE):
                     skipped = max(0, start - number)
                     table = pa.Table.from_batches([batch])
                     table = table.slice(skipped, max(0, end - number - skipped))
                     number += batch.num_rows
                     if len(table):
-                        yield table
-            first += num_rows
+                        yield self.cast(table, features)
+        except (OSError, pa.ArrowException) as error:
+            raise UserError(
+                self.url,
+                f"can't read the file ({first_line(error)})",
+                f"remove {os.path.realpath(self.path)}, so that it is fetched again",
+            ) from error
+
+    def cast(self, table: pa.Table, features: datasets.Features) -> pa.Table:
+        """Some rows with the columns of the dataset.
+
+        Raises:
+            UserError: if the file has other columns, or values that aren't of their types.
+        """
+        try:
+            return table_cast(table, features.arrow_schema)
+        except (TypeError, ValueError, pa.ArrowException) as error:
+            own = {field.name: str(field.type) for field in self.schema}
+            wanted = {field.name: str(field.type) for field in features.arrow_schema}
+            differing = [
+                f"{name}: {kind}" for name, kind in own.items() if wanted.get(name) != kind
+            ]
+            raise UserError(
+                self.url,
+                "can't read columns as those of the dataset's card or first file "
+                f"({', '.join(differing) or first_line(error)})",
+                "download the files and read them with source: files, which takes each as it is",
+            ) from error
+
+
+def _open_parquet(repo_id: str, builder: datasets.DatasetBuilder, split: str) -> LoadedRows:
+    """Open the rows of a repository's Parquet files, of which the library would make a copy."""
+    urls = builder.config.data_files
+    paths: dict[str, list[str]] = datasets.DownloadManager().download(urls)
+    files = {name: [*map(_parquet_file, own, map(str, urls[name]))] for name, own in paths.items()}
+    num_rows = {name: sum(file.num_rows for file in own) for name, own in files.items()}
+    counted = {name: datasets.SplitInfo(name, num_examples=n) for name, n in num_rows.items()}
+    verify_splits(builder.info.splits, counted)
+    every = [*chain.from_iterable(files.values())]
+    features = builder.info.features or datasets.Features.from_arrow_schema(every[0].schema)
+    for file in every:
+        file.cast(file.schema.empty_table(), features)
+        _check_names(repo_id, features, file)
+    instructions = datasets.ReadInstruction.from_spec(split).to_absolute(num_rows)
+    slices = [
+        (file, start, end)
+        for one in instructions
+        for file, start, end in _slices(files[one.splitname], one.from_, one.to)
+    ]
+    if not slices:
+        raise UserError(repo_id, f"{split} has no rows", "name another slice")
+    return LoadedRows(
+        lambda: chain.from_iterable(
+            file.tables(features, start, end) for file, start, end in slices
+        ),
+        features,
+        sum(end - start for _, start, end in slices),
+        sum(file.num_bytes * (end - start) // file.num_rows for file, start, end in slices),
+    )
+
+
+def _parquet_file(path: str, url: str) -> _ParquetFile:
+    with pq.ParquetFile(path) as file:
+        return _ParquetFile(
+            path, url, file.schema_arrow, file.metadata.num_rows, os.path.getsize(path)
+        )
+
+
+def _slices(
+    files: Iterable[_ParquetFile], start: int, end: int
+) -> Iterator[tuple[_ParquetFile, int, int]]:
+    """The rows of each file that are between two numbers, counted over all files."""
+    first = 0
+    for file in files:
+        own_start, own_end = max(0, start - first), min(file.num_rows, end - first)
+        if own_start < own_end:
+            yield file, own_start, own_end
+        first += file.num_rows
 
 
 def _refusal(repo_id: str) -> HfHubHTTPError | None:
@@ -206,22 +257,20 @@ def _check_copy(
         )
 
 
-def _check_names(repo_id: str, features: Mapping[str, Any], file: str, local: str) -> None:
-    """Refuse a Parquet file that names the same numbers differently, which the library overlooks.
+def _check_names(repo_id: str, features: Mapping[str, Any], file: _ParquetFile) -> None:
+    """Refuse a file that names the same numbers differently, which the library overlooks.
 
     Args:
         features: those of the dataset.
-        file: what errors call the file.
     """
-    names_by_column = class_names_of(features)
-    own = class_names(pq.read_schema(local)) if names_by_column else {}
+    names_by_column, own = class_names_of(features), class_names(file.schema)
     for column in names_by_column.keys() & own.keys():
         numbers = {name: number for number, name in enumerate(names_by_column[column])}
         for number, name in enumerate(own[column]):
             if numbers.get(name, number) != number:
                 raise UserError(
                     repo_id,
-                    f"{name} in column {column} is number {number} in {file}, and "
+                    f"{name} in column {column} is number {number} in {file.url}, and "
                     f"{numbers[name]} in the dataset's description",
                     "download the files and read them with source: files, which goes by names",
                 )

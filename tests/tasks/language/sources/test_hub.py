@@ -314,6 +314,37 @@ def test_parquet_has_the_rows_of_the_library_without_its_copy(parquet: Path, spl
     assert sum(part.num_bytes for part in parts) == pytest.approx(loaded.num_bytes, abs=len(parts))
 
 
+@pytest.mark.parametrize(
+    ("column", "differing"),
+    [({"more": ["a"]}, "more: string"), ({"score": ["a"]}, "score: string")],
+)
+def test_a_file_with_other_columns_costs_one_line(
+    parquet: Path, column: dict[str, list[str]], differing: str
+) -> None:
+    file = parquet / "data/test-00000-of-00001.parquet"
+    pq.write_table(pa.table({"text": ["a"], **column}), file)
+    (parquet / "README.md").unlink()
+    with pytest.raises(UserError) as caught:
+        list(load(str(parquet), None, None, None, "train+test").tables())
+    assert str(caught.value) == (
+        f"{file}: can't read columns as those of the dataset's card or first file ({differing}); "
+        "download the files and read them with source: files, which takes each as it is"
+    )
+
+
+def test_a_damaged_file_costs_one_line(parquet: Path) -> None:
+    file = parquet / "data/train-00000-of-00002.parquet"
+    content = bytearray(file.read_bytes())
+    content[1000:5000] = bytes(4000)
+    file.write_bytes(content)
+    loaded = load(str(parquet), None, None, None, "train")
+    with pytest.raises(UserError) as caught:
+        list(loaded.tables())
+    line = str(caught.value)
+    assert line.startswith(f"{file}: can't read the file (")
+    assert line.endswith(f"); remove {file}, so that it is fetched again")
+
+
 def test_a_slice_without_rows_costs_one_line(parquet: Path) -> None:
     with pytest.raises(UserError) as caught:
         load(str(parquet), None, None, None, "train[5:5]")
