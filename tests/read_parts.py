@@ -9,7 +9,7 @@ import datasets
 
 from moray.corpus.dataset import Document
 from moray.corpus.findings import Findings
-from moray.corpus.hub import LoadedRows
+from moray.corpus.loaded_rows import LoadedRows
 from moray.corpus.parts import Part
 from moray.tasks.language.formats import Shape
 from moray.tasks.language.sources import files, hub

@@ -1,26 +1,18 @@
 """A folder laid out like a dataset's repository on the hub, read as the hub's are."""
 
-import datetime
 import json
-import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import datasets
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from hub_server import Hub, Repository, hub_server
 from read_parts import documents_in, documents_of_hub, loaded_rows
 
 from moray.config.schema.datasets import HubDataset
 from moray.corpus.dataset import Document, read_documents
 from moray.corpus.findings import Findings
 from moray.corpus.hub import load
-from moray.corpus.remarks import Remarks
 from moray.errors import UserError
 from moray.stages.download import download
 from moray.tasks.language.formats import Shape
@@ -140,6 +132,17 @@ def test_a_script_of_a_repository_is_refused_and_not_run(repository: Path, data:
     assert not ran.exists()
 
 
+def test_parts_can_be_sent_to_other_processes_and_large_rows_have_their_own() -> None:
+    texts = ["a" * 2**20, "b" * 2**21, "c", "d"]
+    rows = loaded_rows(datasets.Dataset.from_dict({"text": texts}))
+    parts = pickle.loads(pickle.dumps([*hub.parts("x", rows, Shape("text"))]))
+    assert [row["text"] for row in documents_in(parts, Findings())] == texts
+    assert len(parts) > 1
+    assert [place for part in parts for place, _ in part.with_places(Findings())] == [
+        f"x, row {number}" for number in range(1, 5)
+    ]
+
+
 def test_a_row_that_is_no_document_is_reported_with_its_number() -> None:
     rows = datasets.Dataset.from_dict({"text": ["a", None, "b"]})
     with pytest.raises(UserError) as caught:
@@ -243,162 +246,6 @@ def test_files_that_name_the_same_numbers_differently_cost_one_line(
     assert str(caught.value).startswith(
         f"{tmp_path}/other: dog in column kind is number 0 in {tmp_path}/other/test.parquet, and "
         "1 in the dataset's description; download the files"
-    )
-
-
-PARQUET_CARD = """---
-dataset_info:
-  features:
-  - {name: kind, dtype: {class_label: {names: {"0": cat, "1": dog}}}}
-  - {name: text, dtype: string}
-  - {name: score, dtype: float64}
-  - {name: time, dtype: "timestamp[s]"}
-  - {name: talk, list: [{name: role, dtype: string}, {name: content, dtype: string}]}
-  splits:
-  - {name: train, num_examples: NUMBER, num_bytes: 1}
-  - {name: test, num_examples: 3, num_bytes: 1}
----
-"""
-SLICES = [
-    "train",
-    "test",
-    "train[:50%]",
-    "train[33%:66%]",
-    "train[-2500:-10]",
-    "train[999:1001]+test[1:]",
-]
-
-
-@pytest.fixture
-def parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository of Parquet files whose columns have other types than its card says."""
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "parquet"
-    (folder / "data").mkdir(parents=True)
-
-    def write(name: str, start: int, number: int) -> None:
-        numbers = range(start, start + number)
-        table = {
-            "text": [f"text {one} " + "x" * (one % 700) for one in numbers],
-            "kind": [one % 2 for one in numbers],
-            "score": [one if one % 3 else None for one in numbers],
-            "time": [datetime.datetime(2026, 1, 1) + datetime.timedelta(one) for one in numbers],
-            "talk": [[{"content": str(one), "role": "user"}] * (one % 4) for one in numbers],
-        }
-        pq.write_table(pa.table(table), folder / "data" / name, row_group_size=700)
-
-    write("train-00000-of-00002.parquet", 0, 4000)
-    write("train-00001-of-00002.parquet", 4000, 1500)
-    write("test-00000-of-00001.parquet", 10_000, 3)
-    (folder / "README.md").write_text(PARQUET_CARD.replace("NUMBER", "5500"))
-    return folder
-
-
-@pytest.mark.parametrize("split", SLICES)
-def test_parquet_has_the_rows_of_the_library_without_its_copy(parquet: Path, split: str) -> None:
-    loaded = load(str(parquet), None, None, None, split)
-    parts = pickle.loads(pickle.dumps([*hub.parts("x", loaded, Shape("text"))]))
-    found = [row for part in parts for _, row in part.unparsed.rows(Remarks())]
-    assert not [*parquet.parent.rglob("*.arrow")]
-    # Computed independently, by the library's copy.
-    expected = datasets.load_dataset(str(parquet), split=split)
-    names = expected.features["kind"].names
-    for row in found:
-        row["kind"] = names.index(row["kind"])
-    assert found == [
-        {key: one for key, one in row.items() if one is not None or key == "score"}
-        for row in expected
-    ]
-    assert loaded.num_rows == len(expected)
-    assert sum(part.num_bytes for part in parts) == pytest.approx(loaded.num_bytes, abs=len(parts))
-
-
-@pytest.mark.parametrize(
-    ("column", "differing"),
-    [({"more": ["a"]}, "more: string"), ({"score": ["a"]}, "score: string")],
-)
-def test_a_file_with_other_columns_costs_one_line(
-    parquet: Path, column: dict[str, list[str]], differing: str
-) -> None:
-    file = parquet / "data/test-00000-of-00001.parquet"
-    pq.write_table(pa.table({"text": ["a"], **column}), file)
-    (parquet / "README.md").unlink()
-    with pytest.raises(UserError) as caught:
-        list(load(str(parquet), None, None, None, "train+test").tables())
-    assert str(caught.value) == (
-        f"{file}: can't read columns as those of the dataset's card or first file ({differing}); "
-        "download the files and read them with source: files, which takes each as it is"
-    )
-
-
-def test_a_damaged_file_costs_one_line(parquet: Path) -> None:
-    file = parquet / "data/train-00000-of-00002.parquet"
-    content = bytearray(file.read_bytes())
-    content[1000:5000] = bytes(4000)
-    file.write_bytes(content)
-    loaded = load(str(parquet), None, None, None, "train")
-    with pytest.raises(UserError) as caught:
-        list(loaded.tables())
-    line = str(caught.value)
-    assert line.startswith(f"{file}: can't read the file (")
-    assert line.endswith(f"); remove {file}, so that it is fetched again")
-
-
-def test_a_slice_without_rows_costs_one_line(parquet: Path) -> None:
-    with pytest.raises(UserError) as caught:
-        load(str(parquet), None, None, None, "train[5:5]")
-    assert str(caught.value) == f"{parquet}: train[5:5] has no rows; name another slice"
-
-
-def test_other_numbers_of_rows_than_the_card_has_are_refused(parquet: Path) -> None:
-    (parquet / "README.md").write_text(PARQUET_CARD.replace("NUMBER", "5501"))
-    with pytest.raises(UserError, match=r"can't load split test at revision None \(\[\{'expected'"):
-        load(str(parquet), None, None, None, "test")
-
-
-LOAD = """
-import sys
-from moray.corpus.hub import load
-from moray.errors import UserError
-for revision in sys.argv[1:]:
-    try: print([*load("owner/rows", revision, None, None, "train").tables()][0].to_pylist())
-    except UserError as error: print(error)
-"""
-
-
-@pytest.mark.long
-def test_another_commit_is_not_read_if_the_hub_does_not_answer(tmp_path: Path) -> None:
-    hub, repository = Hub(), Repository({}, "")
-    hub.repositories["datasets", "owner/rows"] = repository
-
-    def commit(text: str) -> str:
-        return hub.commit(repository, {"train.jsonl": json.dumps({"text": text}).encode()})
-
-    def loaded(*revisions: str, offline: bool = False) -> list[str]:
-        # The library reads its settings when it is imported.
-        settings = {
-            "HF_ENDPOINT": hub.endpoint,
-            "HF_HOME": str(tmp_path / "home"),
-            "HF_HUB_OFFLINE": str(int(offline)),
-            "HF_HUB_DISABLE_XET": "1",
-        }
-        command = [sys.executable, "-c", LOAD, *revisions]
-        done = subprocess.run(
-            command, env=os.environ | settings, capture_output=True, text=True, check=True
-        )
-        return done.stdout.splitlines()
-
-    with hub_server(hub):
-        old = commit("old")
-        assert loaded(old) == ["[{'text': 'old'}]"]
-        new = commit("new")
-        assert loaded(new) == ["[{'text': 'new'}]"]
-    refusal, rows = loaded(old, new, offline=True)
-    assert rows == "[{'text': 'new'}]"
-    assert refusal.startswith(
-        "owner/rows: the Hub can't be reached (or HF_HUB_OFFLINE is set), and the copy on this "
-        f"machine is default of commit {new}, expected {old}; "
     )
 
 

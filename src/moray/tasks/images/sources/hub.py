@@ -12,7 +12,8 @@ from moray.config.schema.datasets import HubDataset
 from moray.config.splits import expressions_by_split
 from moray.corpus.class_labels import with_names
 from moray.corpus.dataset import Document
-from moray.corpus.hub import LoadedRows, class_names_of, decode, load, origin, place_of_split
+from moray.corpus.hub import load, origin, place_of_split
+from moray.corpus.loaded_rows import LoadedRows, class_names_of, decode
 from moray.corpus.sources import OpenSource
 from moray.tasks.images.sources import open_images
 from moray.tasks.images.sources.files import document, missing_column_error, names_of_labels

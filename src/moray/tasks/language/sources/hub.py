@@ -13,7 +13,8 @@ from moray.config.schema.datasets import HubDataset
 from moray.config.splits import expressions_by_split
 from moray.corpus.class_labels import with_names
 from moray.corpus.dataset import RowError
-from moray.corpus.hub import LoadedRows, class_names_of, decode, load, origin, place_of_split
+from moray.corpus.hub import load, origin, place_of_split
+from moray.corpus.loaded_rows import LoadedRows, class_names_of, decode
 from moray.corpus.parts import PART_BYTES, Part, in_groups
 from moray.corpus.remarks import Remarks
 from moray.corpus.sources import OpenSource
