@@ -68,6 +68,30 @@ def write_tasks(folder: Path, documents: int = 30) -> Path:
     return folder
 
 
+def add_generated(folder: Path) -> list[str]:
+    """Write `greedy` and `sampled`, whose answers to the questions of `words` are generated."""
+    names = {"greedy": 1, "sampled": 3}
+    for task, repeats in names.items():
+        definition = {
+            "task": task,
+            **_COMMON,
+            "dataset_kwargs": {"data_files": _files(folder, "words", "test")},
+            "output_type": "generate_until",
+            "repeats": repeats,
+            "doc_to_text": "{{question}}",
+            "doc_to_target": "{{choices[0]}}",
+            "generation_kwargs": {
+                "until": ["\n"],
+                "max_gen_toks": 6,
+                "do_sample": task == "sampled",
+                "temperature": float(task == "sampled"),
+            },
+            "metric_list": [{"metric": "chrf"}],
+        }
+        (folder / f"{task}.yaml").write_text(yaml.safe_dump(definition))
+    return [*names]
+
+
 def _files(folder: Path, task: str, *splits: str) -> dict[str, str]:
     return {split: str(folder / f"{task}-{split}.jsonl") for split in splits}
 

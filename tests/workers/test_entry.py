@@ -63,25 +63,24 @@ def test_the_log_does_not_grow_with_time(tmp_path: Path, capfd: pytest.CaptureFi
     assert (seen + capfd.readouterr().err).count("once") == 1
 
 
-@pytest.mark.parametrize("before", [0, 4])
+@pytest.mark.parametrize(("total", "before"), [(3, 0), (7, 4), (None, 0), (None, 4)])
 def test_the_batches_of_all_workers_are_shown(
-    before: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    total: int | None, before: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shown: list[tuple[str, int, int, int]] = []
+    shown: list[tuple[str, int, int | None, int]] = []
 
-    def progress(items: object, label: str, unit: str, total: int, start: int) -> object:
+    def progress(items: object, label: str, unit: str, total: int | None, start: int) -> object:
         for item in items:  # type: ignore[attr-defined]
             shown.append((label, item, total, start))
             yield item
 
     monkeypatch.setattr("moray.workers.entry.progress", progress)
-    total = before + 3
     with show_batches(tmp_path, "evaluate tuned", total, before):
         for rank in (0, 1, 0):
             BatchCounter(tmp_path, rank).add()
         while len(shown) < 3:
             pass
-    numbers = range(before + 1, total + 1)
+    numbers = range(before + 1, before + 4)
     assert shown == [("evaluate tuned", number, total, before) for number in numbers]
 
 

@@ -38,6 +38,9 @@ rule benchmark_run:
             BENCHMARK_FILES[wildcards.run],
         ),
         execution=execution_of("benchmarks"),
+        # Batches that another version has computed don't count. It isn't compared with the last
+        # execution, because it takes `input`.
+        version=lambda wildcards, input: version_of("benchmark"),
     message:
         "benchmark {wildcards.run}"
     script:

@@ -15,4 +15,5 @@ with stage(snakemake.log[0]):
         output=Path(snakemake.output[0]),
         cfg=snakemake.params.cfg,
         execution=snakemake.params.execution,
+        code=snakemake.params.version,
     )

@@ -74,7 +74,7 @@ class EvaluationWorkers:
 
         Args:
             models, stores: as in a job.
-            counts: numbers of rows, or of prompts.
+            counts: numbers of rows, or of prompts; none if the workers find them out.
             files: names of the files that a worker leaves in the job's folder, by its rank.
             decided_by: arguments of the entry point that decide on its results, for JSON.
         """
@@ -88,7 +88,7 @@ class EvaluationWorkers:
         if done:
             plural = "es" * (done != 1)
             say(f"{self.label}: continues after {done:,} batch{plural} of an earlier process")
-        with show_batches(job.folder, self.label, total, start=done):
+        with show_batches(job.folder, self.label, total or None, start=done):
             results = run_on_workers(entry_point, job, self._launch(job, files))
         self.seconds = earlier.seconds + time.monotonic() - began
         return results

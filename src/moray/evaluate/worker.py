@@ -26,7 +26,7 @@ from moray.proofs.comparison import Comparison
 from moray.workers.entry import BatchCounter, EntryPoint, Worker
 from moray.workers.memory import is_out_of_memory
 
-Items = TypeVar("Items", NDArray[np.int64], range)
+Items = TypeVar("Items", NDArray[np.int64], range, list[Any])
 Result = TypeVar("Result")
 
 Load = Callable[[Path, torch.dtype, torch.device], PreTrainedModel]
@@ -66,6 +66,28 @@ class EvaluationJob:
         """The job with other places of its models and its stores."""
         models = {name: here(folder) for name, folder in self.models.items()}
         return replace(self, models=models, stores=tuple(map(here, self.stores)))
+
+
+@dataclass(frozen=True)
+class BatchStore:
+    """Results of batches on disk: those of earlier processes, and those that this worker adds."""
+
+    _earlier: BatchResults
+    _writer: BatchWriter
+    _counter: BatchCounter
+
+    def read(self, batch: Batch) -> Arrays | None:
+        """The result of an earlier process; None if there is none."""
+        return self._earlier.read(batch)
+
+    def add(self, batch: Batch, arrays: Arrays) -> None:
+        """Append a result, which is on disk soon, and count it.
+
+        Raises:
+            UserError: if the disk is full.
+        """
+        self._writer.add(batch, arrays)
+        self._counter.add()
 
 
 @dataclass(frozen=True)
@@ -128,23 +150,28 @@ def batch_results(
         for number, batch in enumerate(batches_of(items, job.batch_size))
         if number % worker.world_size == worker.rank
     ]
-    name = f"{worker.rank}.unfinished" if job.batches is None else f"{uuid.uuid4().hex}{SUFFIX}"
-    file = (job.batches or job.folder) / name
-    earlier, counter = BatchResults(job.batches), BatchCounter(job.folder, worker.rank)
-    with BatchWriter(file, worker.world_size) as writer, _prepared(job, worker) as dtype:
+    with _open_store(job, worker) as store, _prepared(job, worker) as dtype:
         for model, folder in job.models.items():
             rest = []
             for part, number, items in own:
                 batch = Batch(model, part, number)
-                if (arrays := earlier.read(batch)) is None:
+                if (arrays := store.read(batch)) is None:
                     rest.append((batch, items))
                 else:
                     yield batch, arrays
             if rest:
                 for batch, arrays in _compute(compute, load(folder, dtype, worker.device), rest):
-                    writer.add(batch, arrays)
-                    counter.add()
+                    store.add(batch, arrays)
                     yield batch, arrays
+
+
+@contextmanager
+def _open_store(job: EvaluationJob, worker: Worker) -> Iterator[BatchStore]:
+    name = f"{worker.rank}.unfinished" if job.batches is None else f"{uuid.uuid4().hex}{SUFFIX}"
+    file = (job.batches or job.folder) / name
+    with BatchWriter(file, worker.world_size) as writer:
+        counter = BatchCounter(job.folder, worker.rank)
+        yield BatchStore(BatchResults(job.batches), writer, counter)
     if job.batches is None and file.exists():
         # Where there is no shared folder, a file is sent once it has its name.
         file.replace(file.with_name(*files_of_batches(worker.rank)))
@@ -159,20 +186,28 @@ def _compute(
 
 
 def for_each_model(
-    function: Callable[[PreTrainedModel], Result],
+    function: Callable[[str, PreTrainedModel, BatchStore], Result],
     job: EvaluationJob,
     worker: Worker,
     load: Load = load_model,
 ) -> dict[str, Result]:
-    """Call a function on each model of a job, one in memory at a time; returns results by name.
+    """Call a function on each of this worker's models, one in memory at a time.
+
+    Of N workers, each has every N-th model.
+
+    Args:
+        function: gets the model's name, the model, and the store of results of its batches.
+
+    Returns:
+        What the function returned, by the model's name.
 
     Raises:
         UserError: if memory is too small even for a single row.
     """
-    with _prepared(job, worker) as dtype:
+    with _open_store(job, worker) as store, _prepared(job, worker) as dtype:
         return {
-            name: function(load(folder, dtype, worker.device))
-            for name, folder in job.models.items()
+            name: function(name, load(job.models[name], dtype, worker.device), store)
+            for name in list(job.models)[worker.rank :: worker.world_size]
         }
 
 

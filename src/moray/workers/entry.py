@@ -143,19 +143,20 @@ class BatchCounter:
 
 
 @contextmanager
-def show_batches(folder: Path, label: str, total: int, start: int = 0) -> Iterator[None]:
+def show_batches(folder: Path, label: str, total: int | None, start: int = 0) -> Iterator[None]:
     """Show the number of batches that workers have counted while the body runs.
 
     Args:
+        total: None if it is unknown.
         start: how many of the total were done before.
     """
     end = threading.Event()
 
     def batches() -> Iterator[int]:
         number = start
-        while number < total and not end.wait(_POLL_SECONDS):
+        while (total is None or number < total) and not end.wait(_POLL_SECONDS):
             count = start + sum(file.stat().st_size for file in folder.glob(f"{_COUNTER}*"))
-            while number < min(count, total):
+            while number < (count if total is None else min(count, total)):
                 number += 1
                 yield number
 

@@ -4,16 +4,22 @@ All are long: importing the harness takes seconds.
 """
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from benchmark_tasks import write_tasks
+import torch
+from benchmark_tasks import add_generated, write_tasks
 from jobs import execution_of
+from resumed import check_batches_resumption, interrupted_after
 
 from moray.errors import ConfigError, UserError
 from moray.extras.lm_eval.stage import benchmark
@@ -214,3 +220,134 @@ def test_code_in_a_task_file_runs(tmp_path: Path, run: Any) -> None:
     changed = run(tasks=["words"], include_path=str(folder))
     assert trace.exists()
     assert changed["tasks"] == run(tasks=["words"])["tasks"]
+
+
+@pytest.fixture
+def small(tmp_path: Path, model_folder: Path, tuned_folder: Path) -> Any:
+    """Run the stage on few documents of tasks of all kinds, for `benchmarks.json` of a folder."""
+    tasks = write_tasks(tmp_path / "tasks", documents=5)
+    generated = add_generated(tasks)
+
+    def small(
+        folder: Path,
+        tuned: Path = tuned_folder,
+        execution: dict[str, Any] = EXECUTION,
+        code: str = "",
+        **changes: Any,
+    ) -> None:
+        cfg = {**CFG, "include_path": str(tasks), "tasks": ["puzzles", "text", *generated]}
+        arguments = (sorted(tasks.iterdir()), folder / "benchmarks.json", {**cfg, **changes})
+        benchmark("tuned", model_folder, tuned, *arguments, execution, code)
+
+    return small
+
+
+def test_an_interrupted_benchmark_continues_and_ends_with_the_same_bytes(
+    tmp_path: Path, small: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    check_batches_resumption(small, tmp_path, capfd)
+
+
+def test_a_benchmark_continues_where_memory_was_too_small_for_its_batch_size(
+    tmp_path: Path, small: Any, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Takes seconds to import.
+    from lm_eval.models.huggingface import HFLM
+
+    call, sizes = HFLM._model_call, list[int]()
+
+    def limited(self: HFLM, tokens: torch.Tensor) -> torch.Tensor:
+        rows, length = tokens.shape
+        # The longest come first, so some batches of four are done before.
+        if rows == 4 and length < 8:
+            raise MemoryError
+        sizes.append(rows)
+        result: torch.Tensor = call(self, tokens)
+        return result
+
+    monkeypatch.setattr(HFLM, "_model_call", limited)
+    check_batches_resumption(small, tmp_path, capfd)
+    assert {2, 4} <= {*sizes}
+
+
+def test_batches_of_other_models_tasks_settings_or_code_do_not_count(
+    tmp_path: Path, model_folder: Path, small: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder, definition = tmp_path / "own", tmp_path / "tasks/words.yaml"
+    folder.mkdir()
+    content = definition.read_text()
+
+    def check(change: Callable[[pytest.MonkeyPatch], object] = bool, **other: Any) -> None:
+        definition.write_text(content)
+        with interrupted_after(2):
+            small(folder, tasks=["words"])
+        with pytest.MonkeyPatch.context() as patch:
+            change(patch)
+            capfd.readouterr()
+            with interrupted_after(1):
+                small(folder, tasks=["words"], **other)
+            assert "continues" not in capfd.readouterr().err
+            # They are the only ones that are kept.
+            small(folder, tasks=["words"], **other)
+        assert "benchmarks tuned: continues after 1 batch of" in capfd.readouterr().err
+        assert [path.name for path in folder.iterdir()] == ["benchmarks.json"]
+
+    check(tuned=model_folder)
+    check(num_fewshot=1)
+    check(execution=execution_of("benchmarks", batch_size=3))
+    check(code="benchmark 2")
+    check(lambda _: definition.write_text(f"{content}# Changed.\n"))
+    other_harness = {"lm-eval": "0.0"}
+    check(
+        lambda patch: patch.setattr(
+            "moray.extras.lm_eval.stage.version",
+            lambda name: other_harness.get(name) or version(name),
+        )
+    )
+
+
+_KILLED = """
+import json, os, signal, sys
+from pathlib import Path
+from moray.evaluate import batches
+from moray.extras.lm_eval.stage import benchmark
+
+folders, files, count, cfg, execution = json.loads(sys.argv[1])
+add = batches.BatchWriter.add
+batches._SECONDS_BETWEEN_FLUSHES = 0.0
+
+def killing(self, batch, arrays):
+    global count
+    add(self, batch, arrays)
+    count -= 1
+    if not count:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+batches.BatchWriter.add = killing
+base, tuned, output = map(Path, folders)
+benchmark("tuned", base, tuned, list(map(Path, files)), output, cfg, execution)
+"""
+
+
+def test_other_workers_continue_after_a_kill(
+    tmp_path: Path, model_folder: Path, tuned_folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tasks = write_tasks(tmp_path / "tasks", documents=5)
+    cfg = {**CFG, "include_path": str(tasks), "tasks": ["puzzles", *add_generated(tasks)]}
+    files = sorted(tasks.iterdir())
+    (tmp_path / "killed").mkdir()
+    whole, output = tmp_path / "whole.json", tmp_path / "killed/benchmarks.json"
+    folders = [str(folder) for folder in (model_folder, tuned_folder, output)]
+    arguments = json.dumps([folders, [*map(str, files)], 13, cfg, EXECUTION])
+    # Other threads round differently.
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", _KILLED, arguments], env=env, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert not output.exists()
+    capfd.readouterr()
+    two = execution_of("benchmarks", num_workers=2)
+    benchmark("tuned", model_folder, tuned_folder, files, output, cfg, two)
+    assert "benchmarks tuned: continues after 13 batches of" in capfd.readouterr().err
+    assert [*output.parent.iterdir()] == [output]
+    benchmark("tuned", model_folder, tuned_folder, files, whole, cfg, EXECUTION)
+    assert output.read_bytes() == whole.read_bytes()

@@ -8,7 +8,7 @@ import contextlib
 import random
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,16 @@ import torch
 from lm_eval.api.metrics import mean
 from lm_eval.defaults import DEFAULT_OTHER_SEED, DEFAULT_RANDOM_SEED
 from lm_eval.evaluator import evaluate
-from lm_eval.models.huggingface import HFLM
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from moray.errors import UserError, first_line
 from moray.evaluate.bootstrap import BootstrapFigures, draws
-from moray.evaluate.worker import EvaluationJob, for_each_model
+from moray.evaluate.worker import BatchStore, EvaluationJob, for_each_model
+from moray.extras.lm_eval.model import ResumableModel
 from moray.extras.lm_eval.requirements import task_manager
 from moray.tasks.language.tokenizer import load_tokenizer
-from moray.workers.entry import BatchCounter, Worker
+from moray.workers.entry import Worker
 from moray.workers.memory import is_out_of_memory
 
 # The harness's name for the answers of a task that filters nothing.
@@ -75,32 +75,30 @@ def benchmark_on_worker(
     job: EvaluationJob, worker: Worker, benchmark: Benchmark
 ) -> dict[str, dict[str, TaskFigures]]:
     """Run the tasks on this worker's models; returns the figures by model and task."""
-    counter = BatchCounter(job.folder, worker.rank)
-    by_model: dict[str, dict[str, TaskFigures]] = {}
-    for name in list(job.models)[worker.rank :: worker.world_size]:
-        folder = job.models[name]
-        tokenizer = load_tokenizer(folder)
+
+    def figures(name: str, model: PreTrainedModel, store: BatchStore) -> dict[str, TaskFigures]:
+        tokenizer = load_tokenizer(job.models[name])
         if benchmark.chat_template:
             tokenizer.chat_template = load_tokenizer(benchmark.chat_template).chat_template
 
-        def figures(model: PreTrainedModel, tokenizer: Any = tokenizer) -> dict[str, TaskFigures]:
-            return _figures(benchmark, job.batch_size, model, tokenizer)
+        def scored_by(batch_size: int) -> ResumableModel:
+            return ResumableModel(name, store, model, tokenizer, batch_size)
 
-        with contextlib.chdir(benchmark.directory):
-            by_model |= for_each_model(figures, replace(job, models={name: folder}), worker)
-        counter.add()
-    return by_model
+        return _figures(benchmark, job.batch_size, scored_by)
+
+    with contextlib.chdir(benchmark.directory):
+        return for_each_model(figures, job, worker)
 
 
 def _figures(
-    benchmark: Benchmark, batch_size: int, model: PreTrainedModel, tokenizer: Any
+    benchmark: Benchmark, batch_size: int, scored_by: Callable[[int], ResumableModel]
 ) -> dict[str, TaskFigures]:
     loaded, size = _load(benchmark), batch_size
     # The harness's own seeds.
     random.seed(DEFAULT_RANDOM_SEED)
     np.random.seed(DEFAULT_OTHER_SEED)
     torch.manual_seed(DEFAULT_OTHER_SEED)
-    while (results := _evaluate(benchmark, loaded, model, tokenizer, size)) is None:
+    while (results := _evaluate(benchmark, loaded, scored_by(size))) is None:
         loaded, size = _load(benchmark), size // 2
     tasks = _task_figures(benchmark, results, loaded["tasks"])
     return tasks | _group_figures(benchmark, results, loaded["groups"], tasks)
@@ -131,16 +129,12 @@ def _load(benchmark: Benchmark) -> dict[str, Any]:
 
 
 def _evaluate(
-    benchmark: Benchmark,
-    loaded: dict[str, Any],
-    model: PreTrainedModel,
-    tokenizer: Any,
-    batch_size: int,
+    benchmark: Benchmark, loaded: dict[str, Any], model: ResumableModel
 ) -> dict[str, Any] | None:
     """The harness's results; None if memory is too small for a batch size above 1."""
     try:
         results: dict[str, Any] = evaluate(
-            HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch_size),
+            model,
             loaded,
             limit=benchmark.limit,
             bootstrap_iters=0,
@@ -150,7 +144,7 @@ def _evaluate(
         )
         return results
     except Exception as error:
-        if batch_size == 1 or not is_out_of_memory(error):
+        if model.batch_size == 1 or not is_out_of_memory(error):
             raise
     # After the handler, because the error keeps the memory of the failed call alive.
     if torch.cuda.is_available():

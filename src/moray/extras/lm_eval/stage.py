@@ -15,7 +15,7 @@ from moray.evaluate.driver import (
 )
 from moray.extras.lm_eval.requirements import benchmark_faults
 from moray.provenance.lineage import write_sealed
-from moray.provenance.manifest import MANIFEST
+from moray.provenance.manifest import MANIFEST, sha256_file
 from moray.tasks.language.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
@@ -30,13 +30,17 @@ def benchmark(
     output: Path,
     cfg: dict[str, Any],
     execution: dict[str, Any],
+    code: str = "",
 ) -> None:
     """Write `benchmarks.json`.
+
+    The batches that a killed process has on disk aren't scored again.
 
     Args:
         files: files of the user's own tasks.
         cfg: the keys of the `benchmarks` section that the result depends on, and those of
             `evaluate` for the intervals.
+        code: the version of what decides on the result.
 
     Raises:
         ConfigError: if the harness is not installed or doesn't know a task.
@@ -55,7 +59,7 @@ def benchmark(
     from moray.extras.lm_eval.harness import Benchmark, benchmark_on_worker
 
     models = {"base": base.absolute(), "tuned": tuned.absolute()}
-    with start_evaluation_workers("benchmarks", run, output, cfg, execution) as workers:
+    with start_evaluation_workers("benchmarks", run, output, cfg, execution, code) as workers:
         benchmark = Benchmark(
             key=f"runs.{run}.benchmarks.tasks",
             directory=Path.cwd(),
@@ -66,21 +70,25 @@ def benchmark(
             chat_template=models["tuned"] if cfg["chat_template"] else None,
             bootstrap_samples=cfg["bootstrap_samples"],
         )
-        # A model at a time is what a worker has done.
-        entry_point = partial(benchmark_on_worker, benchmark=benchmark)
-        results = workers.run(entry_point, models, (), 1)
-    figures = {name: by_task for result in results for name, by_task in result.items()}
-    tasks = {
-        name: _compare(first, figures["tuned"][name], cfg["confidence"])
-        for name, first in figures["base"].items()
-    }
-    result = {
-        "confidence": cfg["confidence"],
-        "resampled": "documents",
-        "harness": version("lm-eval"),
-        "tasks": tasks,
-    }
-    write_sealed(output, result, [base / MANIFEST, tuned / MANIFEST, *files])
+        harness = version("lm-eval")
+        results = workers.run(
+            partial(benchmark_on_worker, benchmark=benchmark),
+            models,
+            (),
+            decided_by=[harness, {str(file): sha256_file(file) for file in files}],
+        )
+        figures = {name: by_task for result in results for name, by_task in result.items()}
+        tasks = {
+            name: _compare(first, figures["tuned"][name], cfg["confidence"])
+            for name, first in figures["base"].items()
+        }
+        result = {
+            "confidence": cfg["confidence"],
+            "resampled": "documents",
+            "harness": harness,
+            "tasks": tasks,
+        }
+        write_sealed(output, result, [base / MANIFEST, tuned / MANIFEST, *files])
     # A group has one line instead of one for each task; a tag only stands for tasks.
     for name in [task for task in cfg["tasks"] if task in tasks] or tasks:
         for metric in tasks[name]["base"]:
