@@ -1,6 +1,7 @@
 """Write a dataset: its splits from tables of rows, and the file that describes it."""
 
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -46,8 +47,11 @@ class DatasetWriter:
         self._folder, self._format = folder, format
         (folder / DATASET).unlink(missing_ok=True)
         schema = schema_of(format, keep_groups)
+        # Parquet encodes without Python's lock, and takes most of the time.
+        self._encoder = ThreadPoolExecutor(1)
         self._splits = {
-            split: _SplitWriter(folder / f"{split}.parquet", schema) for split in SPLITS
+            split: _SplitWriter(folder / f"{split}.parquet", schema, self._encoder)
+            for split in SPLITS
         }
         self._rows = self._spoken = 0
 
@@ -75,7 +79,9 @@ class DatasetWriter:
                 "got some rows as text and others as messages, expected all of one kind",
                 "convert them, or make two datasets",
             )
-        return {split: writer.close() for split, writer in self._splits.items()}
+        facts = {split: writer.close() for split, writer in self._splits.items()}
+        self._encoder.shutdown()
+        return facts
 
 
 def describe(
@@ -95,8 +101,10 @@ def describe(
 
 
 class _SplitWriter:
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
+    def __init__(self, path: Path, schema: pa.Schema, encoder: ThreadPoolExecutor) -> None:
         self._path, self._rows, self._bytes = path, 0, 0
+        self._encoder = encoder
+        self._encoding: Future[None] | None = None
         self._file = pq.ParquetWriter(path, schema)
         self._columns = schema.names
         self._waiting: list[pa.Table] = []
@@ -121,11 +129,20 @@ class _SplitWriter:
     def close(self) -> SplitFacts:
         if self._waiting:
             self._flush()
+        self._wait()
         self._file.close()
         return {"rows": self._rows, "bytes": self._bytes, "sha256": sha256_file(self._path)}
 
     def _flush(self) -> None:
-        table = pa.concat_tables(self._waiting).combine_chunks()
-        self._file.write_table(table, row_group_size=len(table))
+        # One group is encoded while the next one is collected.
+        self._wait()
+        self._encoding = self._encoder.submit(self._encode, pa.concat_tables(self._waiting))
         self._waiting.clear()
         self._waiting_bytes = 0
+
+    def _wait(self) -> None:
+        if self._encoding:
+            self._encoding.result()
+
+    def _encode(self, rows: pa.Table) -> None:
+        self._file.write_table(rows.combine_chunks(), row_group_size=len(rows))
