@@ -371,6 +371,19 @@ def test_a_split_without_rows_is_named_with_its_file_and_the_reason(
     assert not (tmp_path / "out").exists()
 
 
+def test_both_passes_show_how_far_they_are(
+    tmp_path: Path,
+    files: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("moray.console._SECONDS_BETWEEN_LINES", 0)
+    local(tmp_path / "out", files)
+    first, second = [line for line in capsys.readouterr().err.splitlines() if "/s" in line]
+    assert first.startswith("download out: 0 of 0 MB, ")
+    assert second.startswith("divide out: 100 of 100 rows, ")
+
+
 def test_of_several_files_the_dataset_is_named(tmp_path: Path) -> None:
     paths = [write(tmp_path / name, []) for name in ("a.jsonl", "b.jsonl")]
     with pytest.raises(UserError, match=r"^datasets\.out: got no rows; add some$"):

@@ -33,7 +33,8 @@ class Document(TypedDict, total=False):
     Messages and tools are JSON strings in OpenAI's format: a column of nested values would need
     one type for all rows, but the arguments of tools have many. An image is the content of a file
     of any type that Pillow reads, and its label is a number. Rows with the same `group` are put
-    into the same split, see `group_of`. `place` is where a row comes from, for errors.
+    into the same split, see `group_of`. `place` is where a row comes from, for errors. `height`,
+    `width` and `has_several` (frames or pages) are seen of an image.
     """
 
     text: str
@@ -51,6 +52,9 @@ class Document(TypedDict, total=False):
     tags: str
     group: str
     place: str
+    height: int
+    width: int
+    has_several: bool
 
 
 def digest(text: str) -> bytes:

@@ -18,6 +18,7 @@ from moray.config.tasks import FORMATS, TASKS, module_of, source_module
 from moray.corpus.bad_rows import Policy
 from moray.corpus.dataset import Document
 from moray.corpus.parts import Splits
+from moray.corpus.staging import Look
 
 _DOWNLOADED = "downloaded"
 
@@ -63,6 +64,7 @@ class OpenSource:
         origin: where they are from, such as a version, or files with their digests.
         num_bytes: size of what is read; 0 if it isn't known.
         keeps_groups: whether later stages need the groups; some are as large as the documents.
+        look: what the survey needs to see of each document; None if it is in the dataset.
         survey: learns what the task needs to know about the documents; None if it needs nothing.
         bad_rows: what is done about rows that are no valid documents.
         has_columns: whether its rows are the user's, some of whose columns may not be read.
@@ -72,6 +74,7 @@ class OpenSource:
     origin: dict[str, Any]
     num_bytes: int = 0
     keeps_groups: bool = True
+    look: Look | None = None
     survey: Survey | None = None
     bad_rows: Policy = "refuse"
     has_columns: bool = False

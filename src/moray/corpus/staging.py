@@ -38,6 +38,19 @@ Sketches = Callable[[Sequence[Document]], NDArray[np.uint32]]
 _DIGEST = pa.binary(16)
 
 
+@dataclass(frozen=True)
+class Look:
+    """What a survey needs of each document that isn't in the dataset, and takes long to see.
+
+    Attributes:
+        see: adds it to a document; raises a `UserError` if the task can't use it.
+        columns: its columns.
+    """
+
+    see: Callable[[Document], Document]
+    columns: pa.Schema
+
+
 class Fact(StrEnum):
     """A column of what is known of a row."""
 
@@ -86,6 +99,7 @@ class Staging:
         validation: share of train to move to validation.
         test: share of train to move to test.
         sketches: None to make none.
+        look: None if nothing has to be seen.
     """
 
     format: FormatName
@@ -94,12 +108,15 @@ class Staging:
     validation: float
     test: float
     sketches: Sketches | None = None
+    look: Look | None = None
 
     def __call__(self, item: tuple[str, Part]) -> Staged:
         """Read a part of a split."""
         split, part = item
         findings = Findings(BadRows(self.bad_rows))
         documents = [*part.documents(findings)]
+        if self.look:
+            documents = [*map(self.look.see, documents)]
         table = self.table(split, documents)
         facts = [name for name in table.column_names if name in _FACTS]
         streams = {
@@ -110,7 +127,7 @@ class Staging:
 
     def table(self, split: str, documents: Sequence[Document]) -> pa.Table:
         """The rows of documents that the source has in a split."""
-        schema = self._columns()
+        schema, own = self._columns(), schema_of(self.format, False).names
         columns: dict[str, Any] = {
             name: pa.array([document.get(name) for document in documents], kind)
             for name, kind in zip(schema.names, schema.types, strict=True)
@@ -127,7 +144,7 @@ class Staging:
             Fact.IDENTITY: pa.array(identities, _DIGEST),
             Fact.GROUP: pa.array(groups, _DIGEST),
             Fact.BLANK: pa.array([*map(is_blank, documents)], pa.bool_()),
-            Fact.BYTES: pa.array(_sizes(columns)),
+            Fact.BYTES: pa.array(_sizes({name: columns[name] for name in own})),
             Fact.REPEATS_PROMPT: pa.array([*map(repeats_prompt, documents)], pa.bool_()),
             Fact.JUDGED: pa.array([judged for judged, _ in judgements], _DIGEST),
             Fact.JUDGEMENT: pa.array([judgement for _, judgement in judgements], _DIGEST),
@@ -140,9 +157,10 @@ class Staging:
 
     def _columns(self) -> pa.Schema:
         schema = schema_of(self.format, self.keep_groups)
-        # By which a survey and lines about a dataset name an image.
-        is_image = "image" in schema.names
-        return schema.append(pa.field("place", pa.string())) if is_image else schema
+        if "image" in schema.names:
+            # By which lines about a dataset name an image.
+            schema = schema.append(pa.field("place", pa.string()))
+        return pa.schema([*schema, *self.look.columns]) if self.look else schema
 
     def _splits(self, split: str, groups: Sequence[bytes]) -> NDArray[np.uint8]:
         if split != "train":
@@ -158,9 +176,7 @@ class Staging:
 def _sizes(columns: Mapping[str, pa.Array]) -> NDArray[np.int64]:
     """The bytes of each row without its group, shape (rows,); numbers as text."""
     total: Any = np.int64(0)
-    for name, values in columns.items():
-        if name in ("group", "place"):
-            continue
+    for values in columns.values():
         if pa.types.is_string(values.type) or pa.types.is_binary(values.type):
             sizes = pc.binary_length(values).fill_null(0).to_numpy(zero_copy_only=False)
         else:

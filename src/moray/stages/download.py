@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from moray.config import extras
 from moray.config.schema.base import Proofs
 from moray.config.schema.datasets import Dataset
-from moray.console import say
+from moray.console import progress, say
 from moray.corpus.contradictions import Contradictions
 from moray.corpus.copies import Copies, Copy, ExactCopies
 from moray.corpus.dataset import SPLITS, documents_of
@@ -79,15 +79,20 @@ def download(
         tail = getattr(section, "split_by", "hash") == "tail"
         shares = (0.0, 0.0) if tail else (validation, test)
         keeps_groups, sketches = source.keeps_groups, _sketches(section)
-        staging = Staging(section.format, keeps_groups, source.bad_rows, *shares, sketches)
-        rows, findings = read_source(source, staging, output, journal, places, execution)
+        staging = Staging(
+            section.format, keeps_groups, source.bad_rows, *shares, sketches, source.look
+        )
+        rows, num_rows, findings = read_source(source, staging, output, journal, places, execution)
         counts, contradictions = Counts(), Contradictions(rows)
         if tail:
             divided = by_tail(rows, counts, staging, validation, test)
         else:
             divided = by_hash(rows, counts, _copies(section, output))
         writer = DatasetWriter(output, section.format, keeps_groups)
-        num_repeats = _write(divided, writer, source.survey, places, counts)
+        shown = progress(
+            divided, f"divide {name}", "row", num_rows, units_of=lambda one: len(one[0])
+        )
+        num_repeats = _write(shown, writer, source.survey, places, counts)
         splits = writer.close()
         num_rows = sum(split["rows"] for split in splits.values())
         dropped = counts.duplicates.total() + counts.blanks.total() + counts.near.total()

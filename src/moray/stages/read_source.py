@@ -27,8 +27,11 @@ def read_source(
     journal: Journal,
     places: Mapping[str, str],
     execution: Mapping[str, Any] | None,
-) -> tuple[StagedRows, Findings]:
+) -> tuple[StagedRows, int, Findings]:
     """Write the rows of each split to a file; those of parts in the journal are there already.
+
+    Returns:
+        The rows, their number, and what was found out about them.
 
     Args:
         folder: that of the dataset.
@@ -60,7 +63,7 @@ def read_source(
         if not num_rows[split]:
             findings.bad_rows.check(f"datasets.{folder.name}.bad_rows", 0)
             raise UserError(place, "got no rows", "add some")
-    return rows, findings
+    return rows, num_rows.total(), findings
 
 
 def _read(

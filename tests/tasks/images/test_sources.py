@@ -27,7 +27,7 @@ from moray.corpus.parts import Part
 from moray.corpus.sources import open_source
 from moray.errors import UserError
 from moray.tasks.images.image_files import as_png, decode_image
-from moray.tasks.images.sources import ImageSurvey, hub
+from moray.tasks.images.sources import ImageSurvey, hub, see
 from moray.tasks.images.sources.files import label_names
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 3, 4), dtype=np.uint8)
@@ -452,9 +452,9 @@ def test_images_behind_the_first_one_are_told(kind: str) -> None:
     first.save(file, kind, save_all=True, append_images=[colours(4, 4, 1)], lossless=True)
     seen = ImageSurvey(["a"])
     alone = Document(image=as_png(first), label=0, place="x")
-    seen.note("train", alone)
+    seen.note("train", see(alone))
     assert [*seen.lines("x")] == []
-    seen.note("train", alone | {"image": file.getvalue()})
+    seen.note("train", see(Document(**alone | {"image": file.getvalue()})))
     assert [*seen.lines("x")] == [
         "dataset x: files with several frames or pages, of which the first is read: 1"
     ]
@@ -471,11 +471,11 @@ def test_the_common_size_is_known_in_the_end() -> None:
     for sizes, expected in (([(3, 4), (3, 4)], [3, 4]), ([(3, 4), (4, 3)], None), ([], None)):
         facts = ImageSurvey(["a", "b"])
         for split, row in rows(*sizes):
-            facts.note(split, row)
+            facts.note(split, see(row))
         assert facts.facts() == {"label_names": ["a", "b"], "image_size": expected}
 
 
 @pytest.mark.parametrize("label", [-1, 2])
 def test_a_label_without_a_name_costs_one_line(label: int) -> None:
     with pytest.raises(UserError, match=f"^here: got label {label}, expected 0 to 1; "):
-        ImageSurvey(["a", "b"]).note(*rows((3, 4), label=label)[0])
+        ImageSurvey(["a", "b"]).note("train", see(rows((3, 4), label=label)[0][1]))

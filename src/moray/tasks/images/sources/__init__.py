@@ -5,10 +5,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
+
 from moray.corpus.class_labels import similar_names
 from moray.corpus.dataset import Document
 from moray.corpus.parts import ready_parts
 from moray.corpus.sources import OpenSource
+from moray.corpus.staging import Look
 from moray.errors import UserError
 from moray.tasks.images.image_files import decode_image, has_several
 
@@ -31,10 +34,10 @@ class ImageSurvey:
             raise UserError(path, "got only one class, expected at least two", "add one")
 
     def note(self, split: str, document: Document) -> None:
-        """Check that an image can be decoded, and note its size and label.
+        """Note the size and label of an image that was seen.
 
         Raises:
-            UserError: naming the image that can't be, or whose label has no name.
+            UserError: naming the image whose label has no name.
         """
         if not 0 <= document["label"] < len(self._label_names):
             raise UserError(
@@ -42,12 +45,11 @@ class ImageSurvey:
                 f"got label {document['label']}, expected 0 to {len(self._label_names) - 1}",
                 "fix the label",
             )
-        image = decode_image(document["image"], document["place"])
-        size = [image.height, image.width]
+        size = [document["height"], document["width"]]
         self._sizes_differ |= self._size not in (None, size)
         self._size = size
         (self._trained if split == "train" else self._held_out)[document["label"]] += 1
-        self._with_several += has_several(document["image"])
+        self._with_several += document["has_several"]
 
     def facts(self) -> dict[str, Any]:
         """Names of the labels; height and width, None if they differ."""
@@ -85,6 +87,23 @@ class ImageSurvey:
         )
 
 
+def see(document: Document) -> Document:
+    """Check that an image can be decoded, and add its size.
+
+    Raises:
+        UserError: naming the image that can't be.
+    """
+    image = decode_image(document["image"], document["place"])
+    several = has_several(document["image"])
+    return Document(**document, height=image.height, width=image.width, has_several=several)
+
+
+_LOOK = Look(
+    see,
+    pa.schema([("height", pa.int32()), ("width", pa.int32()), ("has_several", pa.bool_())]),
+)
+
+
 def open_images(
     splits: Mapping[str, Callable[[], Iterable[Document]]],
     origin: dict[str, Any],
@@ -93,4 +112,5 @@ def open_images(
 ) -> OpenSource:
     """A source of images; without groups of the user, what stands for them is the image again."""
     parts = {split: partial(ready_parts, make) for split, make in splits.items()}
-    return OpenSource(parts, origin, keeps_groups=has_groups, survey=ImageSurvey(label_names))
+    survey = ImageSurvey(label_names)
+    return OpenSource(parts, origin, keeps_groups=has_groups, look=_LOOK, survey=survey)
