@@ -57,6 +57,8 @@ class _ParquetFile:
                     number += batch.num_rows
                     if len(table):
                         yield self.cast(table, features)
+                    if number >= end:
+                        break
         except (OSError, pa.ArrowException) as error:
             raise UserError(
                 self.url,
