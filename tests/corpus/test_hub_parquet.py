@@ -165,8 +165,8 @@ def test_another_commit_is_not_read_if_the_hub_does_not_answer(tmp_path: Path) -
     refusal, read = loaded(hub, tmp_path, "train", old, new, offline=True)
     assert read == "[{'text': 'new'}]"
     assert refusal.startswith(
-        "owner/rows: the Hub can't be reached (or HF_HUB_OFFLINE is set), and the copy on this "
-        f"machine is default of commit {new}, expected {old}; "
+        "owner/rows: the Hub can't be reached (or HF_HUB_OFFLINE is set), and this machine has a "
+        f"copy of commit {new} (configuration default), not of {old}; "
     )
 
 

@@ -118,8 +118,8 @@ def _check_copy(
     if builder.hash != revision or (configuration is None and builder.config.name != "default"):
         raise UserError(
             repo_id,
-            f"the Hub can't be reached (or HF_HUB_OFFLINE is set), and the copy on this machine is "
-            f"{builder.config.name} of commit {builder.hash}, expected {revision}",
+            "the Hub can't be reached (or HF_HUB_OFFLINE is set), and this machine has a copy of "
+            f"commit {builder.hash} (configuration {builder.config.name}), not of {revision}",
             "run this stage where the Hub can be reached, or fetch the files there by "
             f"`hf download --repo-type dataset {repo_id} --revision {revision}`, and read them "
             "with source: files",
