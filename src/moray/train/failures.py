@@ -43,7 +43,7 @@ def explain_failures(spec: RunSpec, worker: Worker) -> Iterator[Callable[[int], 
     """Write the explanation of a failure in the body to a file; replaces earlier attempts'.
 
     Yields:
-        A function that is told the steps done.
+        A function to call with the number of steps done.
     """
     if worker.rank == 0:
         (spec.work / MEANING).unlink(missing_ok=True)

@@ -123,7 +123,7 @@ def _meetings(
     factors = 2 * factors + np.uint64(1)
     for start in range(0, _HASHES, _HASHES_IN_A_BAND):
         band = hashes[:, start : start + _HASHES_IN_A_BAND]
-        # Two bands with one key by chance are told apart by `_are_near`.
+        # Different bands may have the same key by chance; `_are_near` compares them.
         parts = (band[begin : begin + _AT_ONCE] for begin in range(0, len(band), _AT_ONCE))
         keys = np.concatenate([(part * factors).sum(axis=1, dtype=np.uint64) for part in parts])
         order = np.lexsort((is_train, keys))

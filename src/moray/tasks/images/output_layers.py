@@ -26,7 +26,7 @@ class AdaptedModel(NamedTuple):
 def classifier_for(folder: Path, label_names: Sequence[str], seed: int) -> AdaptedModel:
     """Load a model for these classes, in evaluation mode.
 
-    If they are its own in another order, the rows of its output layers are ordered anew. If its
+    If they are its own in another order, the rows of its output layers are reordered. If its
     own are others, it gets output layers drawn by the seed.
 
     Raises:

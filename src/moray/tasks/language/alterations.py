@@ -16,7 +16,7 @@ Alterations = Counter[tuple[str, str]]
 """The number of trained answers with an alteration of a kind, and the template's text, if any.
 
 Kinds: `untrained` and `trained` text of the template in front of an answer; `prompt`, text at the
-end of the generation prompt that isn't there in training; `shared`, a first token that begins in
+end of the generation prompt that training doesn't have; `shared`, a first token that begins in
 the generation prompt; `left_out` parts of an answer; other `white_space`; `changed` text. And
 `answers`, all of them, and the number of conversations of which other `messages`, or the `tools`,
 are left out. `cut_prompts`, the number of documents whose answers begin in another piece than their

@@ -85,7 +85,7 @@ def begin_with_bos(tokenizer: PreTrainedTokenizerFast, bos: bool) -> None:
     backend = tokenizer.backend_tokenizer
     *_, last = backend.encode("a", add_special_tokens=True).ids
     alone = backend.encode("a", add_special_tokens=False).ids
-    # Setting one of the two makes the post-processor anew, of both.
+    # Setting one of the two rebuilds the post-processor from both.
     tokenizer.add_eos_token = last == tokenizer.eos_token_id != alone[-1]
     tokenizer.add_bos_token = bos
     for key in tokenizer.init_kwargs.keys() & {"add_bos_token", "add_eos_token"}:

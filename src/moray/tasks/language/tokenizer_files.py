@@ -23,8 +23,8 @@ _PROBE = (
 def use_tokenizer_json(folder: Path, tokenizer: PreTrainedTokenizerFast) -> str | None:
     """Make transformers use `tokenizer.json` as it is, whatever class its config names.
 
-    From version 5, some classes make splitting and normalising anew instead of reading them, and so
-    make other tokens than the model was trained on.
+    From version 5, some classes use their own splitting and normalising instead of the file's, and
+    so make other tokens than the model was trained on.
 
     Args:
         tokenizer: as transformers loads it from the folder.

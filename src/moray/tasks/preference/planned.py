@@ -23,7 +23,7 @@ def row_length(tokens: int, packing: bool) -> int:
 
 
 def empty(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
-    """The model of a folder's config, on `meta`; the reference isn't there in training."""
+    """The model of a folder's config, on `meta`; training loads no reference."""
     return without_dropout(empty_model(folder, dtype))
 
 
