@@ -237,6 +237,23 @@ def runs(python: str) -> bool:
     return subprocess.run([python, "--version"], capture_output=True, check=False).returncode == 0
 
 
+def digest_of(package: Path) -> str:
+    program = "from moray.provenance.edits import code_digest; print(code_digest())"
+    environment = os.environ | {"PYTHONPATH": str(package.parent)}
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, env=environment, capture_output=True, check=True).stdout.decode()
+
+
+def test_code_that_does_something_else_has_another_digest(package: Path) -> None:
+    module = package / "corpus/staging.py"
+    before, source = digest_of(package), module.read_text()
+    module.write_text(f"{source}# Why.")
+    assert digest_of(package) == before
+    module.write_text(f"{source}NEW_COLUMN = 1")
+    assert digest_of(package) != before
+    module.write_text(source)
+
+
 @pytest.mark.parametrize("python", [name for name in PYTHONS if runs(name)])
 def test_other_versions_of_python_have_the_same_digests(python: str, tmp_path: Path) -> None:
     """Otherwise all would be edited there."""

@@ -117,15 +117,23 @@ def test_lines_that_the_files_do_not_bear_out_do_not_count(
     assert contents(folder) == whole[0]
 
 
-def test_a_store_of_another_key_is_begun_anew(
-    whole: tuple[dict[str, bytes], RowsWriter], tmp_path: Path
+@pytest.mark.parametrize("other", ["key", "code"])
+def test_a_store_of_another_key_or_code_starts_over(
+    other: str,
+    whole: tuple[dict[str, bytes], RowsWriter],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder = tmp_path / "store"
-    leave(folder, 2, key="b")
+    leave(folder, 2, key="b" if other == "key" else "a")
+    if other == "code":
+        monkeypatch.setattr(module, "code_digest", lambda: "0" * 8)
     (folder / "left.over").touch()
     with resumable_folder(folder, "a") as journal:
         assert write(folder, journal).num_resumed == 0
     assert contents(folder) == whole[0]
+    assert "store: starts over, since an earlier process" in capsys.readouterr().err
 
 
 def test_after_an_error_nothing_is_left(tmp_path: Path) -> None:

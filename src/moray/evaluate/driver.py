@@ -24,6 +24,7 @@ from moray.errors import UserError
 from moray.evaluate.batches import BatchResults, batches_folder, remove_batches
 from moray.evaluate.worker import EvaluationJob
 from moray.model.folder import whole_model_and_adapters
+from moray.provenance.edits import code_digest
 from moray.provenance.lineage import software
 from moray.provenance.manifest import MANIFEST, fingerprint, sha256_file
 from moray.storage.open import needed_libraries
@@ -110,7 +111,7 @@ def _parts_of(model: Path) -> list[Path]:
 
 
 def _key(job: EvaluationJob, decided_by: list[Any]) -> str:
-    """A digest of what decides on the results of batches."""
+    """A digest of what decides on the results of batches, and of the code, on their form."""
 
     def digests(folders: Iterable[Path]) -> list[str]:
         manifests = (folder / MANIFEST for folder in folders)
@@ -118,7 +119,8 @@ def _key(job: EvaluationJob, decided_by: list[Any]) -> str:
         return [sha256_file(manifest) for manifest in manifests if manifest.is_file()]
 
     models = {name: digests(_parts_of(folder)) for name, folder in job.models.items()}
-    return fingerprint([decided_by, job.batch_size, job.precision, models], digests(job.stores))
+    settings = [code_digest(), decided_by, job.batch_size, job.precision, models]
+    return fingerprint(settings, digests(job.stores))
 
 
 def with_interval(figure: dict[str, float], form: str = ".3f") -> str:

@@ -1,8 +1,9 @@
 """Which parts of a folder are on disk, so that the next process goes on where one was killed.
 
 The file `journal.jsonl` has a line for each window of a store, or for each part of a source, in
-their order, behind a first line with the key of the folder: a digest of all that decides on its
-content. What the folder's files have behind the sizes that the last line names is of none of them.
+their order. Its first line has the key of the folder, a digest of all that decides on its content,
+and the digest of the code, which decides on the form of what isn't whole yet. What the folder's
+files have behind the sizes that the last line names is of none of them.
 """
 
 import json
@@ -17,6 +18,7 @@ from typing import Any, BinaryIO
 
 from moray.console import say
 from moray.errors import UnreachableError
+from moray.provenance.edits import code_digest
 from moray.provenance.manifest import (
     DATASET,
     JOURNAL,
@@ -81,6 +83,8 @@ def key_of(dataset: Path, model: Path, cfg: dict[str, Any], code: str) -> str:
 def resumable_folder(folder: Path, key: str, noun: str = "window") -> Iterator[Journal]:
     """A folder for the body to fill, which has what a killed process with this key left there.
 
+    A process of other code leaves nothing: the form of its rows may be another.
+
     If the body fails, the folder is removed, unless it is interrupted or a server is unreachable.
 
     Args:
@@ -89,10 +93,15 @@ def resumable_folder(folder: Path, key: str, noun: str = "window") -> Iterator[J
     Raises:
         UserError: if the disk is full.
     """
-    path = folder / JOURNAL
-    lines = _lines(path, key)
+    path, first = folder / JOURNAL, f"{key} {code_digest()}"
+    lines = _lines(path, first)
     if lines is None:
-        (new_folder(folder) / JOURNAL).write_bytes(key.encode() + b"\n")
+        if path.is_file():
+            say(
+                f"{folder.name}: starts over, since an earlier process that didn't end had other "
+                "settings, inputs or code"
+            )
+        (new_folder(folder) / JOURNAL).write_text(f"{first}\n")
     elif lines:
         plural = "s" * (len(lines) != 1)
         say(f"{folder.name}: continues after {len(lines):,} {noun}{plural} of an earlier process")
@@ -108,14 +117,14 @@ def resumable_folder(folder: Path, key: str, noun: str = "window") -> Iterator[J
         raise
 
 
-def _lines(path: Path, key: str) -> list[dict[str, Any]] | None:
-    """The lines of a journal with this key that its folder's files bear out; None without one.
+def _lines(path: Path, first: str) -> list[dict[str, Any]] | None:
+    """The lines of a journal behind this first one, if the folder's files bear them out, else None.
 
     A last line that isn't whole is cut off.
     """
     content = path.read_bytes() if path.is_file() else b""
     whole = content[: content.rfind(b"\n") + 1].splitlines()
-    if whole[:1] != [key.encode()]:
+    if whole[:1] != [first.encode()]:
         return None
     os.truncate(path, content.rfind(b"\n") + 1)
     lines: list[dict[str, Any]] = [*map(json.loads, whole[1:])]
