@@ -83,6 +83,8 @@ EXECUTED_OTHERWISE: dict[str, Any] = {
     "train.micro_batch_size": 1,
     "train.compile": True,
     "train.attention": "eager",
+    "train.runtime": 60,
+    "train.mem_mb": 8000,
     "train.stall_timeout": 60.0,
     "train.gradient_checkpointing": True,
     "train.save_steps": 7,

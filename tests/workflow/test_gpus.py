@@ -5,7 +5,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
 from project import ROOT, Project
 
 # Jobs that can't run at the same time.
@@ -13,6 +12,7 @@ SNAKEFILE = """
 configfile: "config/config.yaml"
 
 include: "workflow/rules/common.smk"
+include: "workflow/rules/resources.smk"
 
 rule both:
     input: "done-1", "done-2"
@@ -68,23 +68,18 @@ def stages(script: Path) -> list[Path]:
     return [script, *(file for name in names for file in ROOT.glob(f"src/moray/tasks/*/{name}.py"))]
 
 
-def test_profiles_say_what_each_rule_with_workers_may_use() -> None:
-    rules, with_gpus = set(), set()
+def test_each_rule_says_what_its_jobs_need_and_which_section_has_its_workers() -> None:
+    with_workers, named = set(), set()
     for file in (ROOT / "workflow/rules").glob("*.smk"):
         for rule, body in re.findall(r"^rule (\w+):\n((?:[ \n].*\n?)*)", file.read_text(), re.M):
             script = re.search(r"scripts/\w+\.py", body)
-            files = stages(ROOT / "workflow" / script[0]) if script else []
+            if not script:
+                continue
+            needs = re.search(r"\*\*needs\((.*?)\),\n    \w", body, re.S)
+            assert needs, rule
+            files = stages(ROOT / "workflow" / script[0])
             if any("workers.run" in reached(file, set()) for file in files):
-                rules.add(rule)
-            if "gpu=" in body:
-                with_gpus.add(rule)
-    assert rules == with_gpus
-    for profile, resources in [("cluster", ["ray"]), ("slurm", ["runtime", "mem_mb"])]:
-        settings = yaml.safe_load((ROOT / f"profiles/{profile}/config.yaml").read_text())
-        for resource in resources:
-            named = {
-                entry.partition(":")[0]
-                for entry in settings["set-resources"]
-                if f":{resource}=" in entry
-            }
-            assert rules <= named, (profile, resource)
+                with_workers.add(rule)
+            if "workers=" in needs[1]:
+                named.add(rule)
+    assert named == with_workers

@@ -12,6 +12,14 @@ rule base_model:
         model=any_of(EXPERIMENT.models),
     conda:
         "../../envs/environment.yaml"
+    resources:
+        **needs(
+            minutes=240,
+            mb_per_minute=300,
+            least_mb=lambda wildcards: unread_model_mb(
+                EXPERIMENT.models[wildcards.model], MODEL_FILES[wildcards.model]
+            ),
+        ),
     params:
         code=lambda wildcards: code(
             "base_model",

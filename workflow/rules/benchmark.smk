@@ -30,7 +30,7 @@ rule benchmark_run:
         "../../envs/environment.yaml"
     threads: lambda wildcards: threads_of(wildcards.run, "benchmarks")
     resources:
-        gpu=lambda wildcards: layout.gpus(EXPERIMENT, wildcards.run, "benchmarks"),
+        **needs(minutes=1440, workers="benchmarks"),
     params:
         code=lambda wildcards: code("benchmark", of=wildcards.run),
         cfg=lambda wildcards: with_contents(

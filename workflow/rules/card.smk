@@ -10,6 +10,8 @@ rule card:
         "logs/card/{run}.log",
     conda:
         "../../envs/environment.yaml"
+    resources:
+        **needs(),
     params:
         code=lambda wildcards: code("card", of=wildcards.run),
         cfg=lambda wildcards: {

@@ -13,6 +13,8 @@ rule choose:
         sweep=any_of(EXPERIMENT.sweeps),
     conda:
         "../../envs/environment.yaml"
+    resources:
+        **needs(),
     params:
         code=lambda wildcards: code("choose", of=wildcards.sweep),
         cfg=lambda wildcards: {

@@ -14,8 +14,8 @@ from snakemake.io import IOFile
 from snakemake.settings.types import RerunTrigger
 
 import moray
-from moray import machine, project
-from moray.config import extras, inputs, layout, plan, recorded, user_files
+from moray import project
+from moray.config import extras, inputs, plan, recorded, user_files
 from moray.config.config_files import check_config_file, check_option
 from moray.config.load import load_experiment, resolve_short_keys
 from moray.config.schema.experiment import SMOKE_TEST_RUN
@@ -129,27 +129,6 @@ def is_made(file):
     return file.startswith(beginnings()) and any(
         output.match(file) for output in outputs()
     )
-
-
-def shared_cores(among=2):
-    """The cores that jobs share; None if there is one job, or if they run elsewhere."""
-    here = workflow.local_exec and workflow.is_main_process
-    return workflow.cores if here and among > 1 else None
-
-
-def threads_of(run, stage):
-    return layout.threads(EXPERIMENT, run, stage, shared_cores())
-
-
-def execution_of(stage):
-    """The settings for starting workers; not compared, because the function takes `input`."""
-
-    def execution(wildcards, input, threads):
-        if stage == "train":
-            return layout.train_execution(EXPERIMENT, wildcards.run, threads)
-        return layout.evaluation_execution(EXPERIMENT, wildcards.run, stage, threads)
-
-    return execution
 
 
 def suggestion(target):
@@ -427,16 +406,6 @@ def stop_on_signals(runs):
             signal.signal(number, stop)
 
 
-def limit_gpus():
-    """Make jobs wait for each other if they need more GPUs than this machine has.
-
-    `--resources gpu=N` overrides this. Executors whose jobs run elsewhere need it, because Snakemake
-    doesn't know its executor yet.
-    """
-    if "gpu" not in workflow.global_resources:
-        workflow.register_resource("gpu", len(machine.gpus()))
-
-
 def drop_stale_locks():
     """Remove Snakemake's locks of a workflow that was killed, so that the same command continues.
 
@@ -488,7 +457,6 @@ EXTRA_STAGES = [
     and (stage != "smoke_test" or SMOKE_TEST.run in EXPERIMENT.runs)
 ]
 ALIVE = drop_stale_locks()
-limit_gpus()
 
 
 wildcard_constraints:

@@ -10,6 +10,8 @@ rule decode:
         "results/benchmarks/decode/{store}.tsv"
     conda:
         "../../envs/environment.yaml"
+    resources:
+        **needs(minutes=60, mb_per_minute=15),
     params:
         code=lambda wildcards: code("decode", of=wildcards.store),
         # A store that was begun by another version isn't continued.

@@ -16,6 +16,8 @@ rule download:
     conda:
         "../../envs/environment.yaml"
     threads: lambda wildcards: layout.threads_of_one(shared_cores())
+    resources:
+        **needs(minutes=240, mb_per_minute=60),
     params:
         code=lambda wildcards: code(
             "download",

@@ -24,7 +24,7 @@ rule evaluate:
         "../../envs/environment.yaml"
     threads: lambda wildcards: threads_of(wildcards.run, "evaluate")
     resources:
-        gpu=lambda wildcards: layout.gpus(EXPERIMENT, wildcards.run, "evaluate"),
+        **needs(minutes=240, workers="evaluate"),
     params:
         code=lambda wildcards: code(
             "evaluate", task_of(wildcards.run), of=wildcards.run

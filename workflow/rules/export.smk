@@ -16,6 +16,8 @@ rule export:
         run=any_of(EXPERIMENT.runs),
     conda:
         "../../envs/environment.yaml"
+    resources:
+        **needs(),
     params:
         code=lambda wildcards: code(
             "export", plan.modality(EXPERIMENT, wildcards.run), of=wildcards.run

@@ -15,7 +15,7 @@ rule finetune_run:
         "../../envs/environment.yaml"
     threads: lambda wildcards: threads_of(wildcards.run, "train")
     resources:
-        gpu=lambda wildcards: layout.gpus(EXPERIMENT, wildcards.run, "train"),
+        **needs(workers="train"),
     params:
         code=lambda wildcards: code(
             "finetune", trained_as(wildcards.run), of=wildcards.run

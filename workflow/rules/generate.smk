@@ -24,7 +24,7 @@ rule generate_run:
         "../../envs/environment.yaml"
     threads: lambda wildcards: threads_of(wildcards.run, "generate")
     resources:
-        gpu=lambda wildcards: layout.gpus(EXPERIMENT, wildcards.run, "generate"),
+        **needs(minutes=240, workers="generate"),
     params:
         code=lambda wildcards: code(
             "generate",

@@ -23,6 +23,8 @@ rule gguf_run:
         run=any_of(CONVERTED),
     conda:
         "../../envs/environment.yaml"
+    resources:
+        **needs(),
     params:
         code=lambda wildcards: code("gguf", of=wildcards.run),
         cfg=lambda wildcards: plan.gguf_config(EXPERIMENT, wildcards.run),

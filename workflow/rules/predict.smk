@@ -29,7 +29,7 @@ rule predict:
         "../../envs/environment.yaml"
     threads: lambda wildcards: threads_of(wildcards.run, "generate")
     resources:
-        gpu=lambda wildcards: layout.gpus(EXPERIMENT, wildcards.run, "generate"),
+        **needs(minutes=240, workers="generate"),
     params:
         code=lambda wildcards: code("predict", "images", of=wildcards.run),
         cfg=lambda wildcards: plan.predict_config(EXPERIMENT, wildcards.run),

@@ -6,6 +6,8 @@ rule preview:
         "logs/preview.log",
     conda:
         "../../envs/environment.yaml"
+    resources:
+        **needs(),
     params:
         texts=expand("results/tokens/{store}/preview.txt", store=stores_of("text")),
     message:

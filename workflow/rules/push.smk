@@ -11,6 +11,8 @@ rule push_run:
         run=any_of(PUSHED),
     conda:
         "../../envs/environment.yaml"
+    resources:
+        **needs(),
     params:
         code=lambda wildcards: code("push", of=wildcards.run),
         cfg=lambda wildcards: plan.push_config(EXPERIMENT, wildcards.run),

@@ -18,8 +18,10 @@ rule reference:
         "../../envs/environment.yaml"
     threads: lambda wildcards: threads_of(REFERENCES[wildcards.reference], "evaluate")
     resources:
-        gpu=lambda wildcards: layout.gpus(
-            EXPERIMENT, REFERENCES[wildcards.reference], "evaluate"
+        **needs(
+            minutes=240,
+            workers="evaluate",
+            run=lambda wildcards: REFERENCES[wildcards.reference],
         ),
     params:
         code=lambda wildcards: code("reference", "language", of=wildcards.reference),

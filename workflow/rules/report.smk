@@ -15,6 +15,8 @@ rule report:
         "logs/report.log",
     conda:
         "../../envs/environment.yaml"
+    resources:
+        **needs(),
     params:
         code=code("report"),
         cfg={"runs": list(EXPERIMENT.runs)},

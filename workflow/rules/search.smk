@@ -30,7 +30,7 @@ rule search_run:
         "../../envs/environment.yaml"
     threads: lambda wildcards: threads_of(wildcards.run, "train")
     resources:
-        gpu=lambda wildcards: layout.gpus(EXPERIMENT, wildcards.run, "train"),
+        **needs(workers="train"),
     params:
         code=lambda wildcards: code("search", of=wildcards.run),
         # As in rule finetune_run, which then finds the best trial's checkpoint.

@@ -11,7 +11,7 @@ rule smoke_test:
         "../../envs/environment.yaml"
     threads: lambda wildcards: threads_of(SMOKE_TEST.run, "train")
     resources:
-        gpu=layout.gpus(EXPERIMENT, SMOKE_TEST.run, "train"),
+        **needs(workers="train", run=lambda wildcards: SMOKE_TEST.run),
     params:
         run=SMOKE_TEST.run,
         code=code("smoke_test"),

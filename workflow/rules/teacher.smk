@@ -22,7 +22,7 @@ rule teacher:
         "../../envs/environment.yaml"
     threads: lambda wildcards: threads_of(taught_run(wildcards), "evaluate")
     resources:
-        gpu=lambda wildcards: layout.gpus(EXPERIMENT, taught_run(wildcards), "evaluate"),
+        **needs(minutes=1440, workers="evaluate", run=taught_run),
     params:
         code=lambda wildcards: code("teacher", "language", of=wildcards.taught),
         cfg=lambda wildcards: plan.teacher_config(EXPERIMENT, taught_run(wildcards)),

@@ -13,6 +13,8 @@ rule tokenize:
     conda:
         "../../envs/environment.yaml"
     threads: lambda wildcards: layout.threads_of_one(shared_cores(among=len(STORES)))
+    resources:
+        **needs(minutes=60, mb_per_minute=15),
     params:
         code=lambda wildcards: code(
             "tokenize", task_of(STORES[wildcards.store][0]), of=wildcards.store

@@ -10,6 +10,8 @@ rule tokenize_labelled:
         "results/benchmarks/tokenize_labelled/{store}.tsv"
     conda:
         "../../envs/environment.yaml"
+    resources:
+        **needs(minutes=60, mb_per_minute=15),
     params:
         code=lambda wildcards: code(
             "tokenize_labelled",

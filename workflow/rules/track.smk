@@ -13,6 +13,8 @@ rule track_run:
         "logs/track/{run}.log",
     conda:
         "../../envs/environment.yaml"
+    resources:
+        **needs(),
     params:
         code=lambda wildcards: code("track", of=wildcards.run),
         cfg=lambda wildcards: {"trackers": EXPERIMENT.runs[wildcards.run].tracking},

@@ -276,10 +276,30 @@ def gpus(experiment: Experiment, run: str, stage: Stage) -> int:
     return layout.num_gpus if layout else 0
 
 
+def on_cluster(experiment: Experiment, run: str) -> bool:
+    """Whether the workers of a run are on the nodes of a Ray cluster."""
+    section = experiment.runs[run]
+    return not workers_are_here(section.ray, section.train.launcher)
+
+
+def num_workers_here(experiment: Experiment, run: str, stage: Stage, cores: int) -> int:
+    """Workers that a stage has on this machine; 0 if they are on a cluster.
+
+    Args:
+        cores: those that its job has.
+    """
+    layout = _here(experiment, run, stage)
+    if layout is None or layout.use_gpu:
+        return layout.num_workers if layout else 0
+    workers = on_cores_of(experiment, run, stage, cores).num_workers
+    assert isinstance(workers, int)
+    return workers
+
+
 def _here(experiment: Experiment, run: str, stage: Stage) -> Layout | None:
     """The layout of a stage; None if its workers are on a cluster."""
     section = experiment.runs[run]
-    if not workers_are_here(section.ray, section.train.launcher):
+    if on_cluster(experiment, run):
         return None
     if stage == "train":
         return lay_out_here(section.ray, section.train.global_batch_size)

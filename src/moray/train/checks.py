@@ -25,8 +25,6 @@ from moray.model.shapes import (
     Shapes,
     has_new_tokens,
     layers_of,
-    num_adapter_parameters,
-    num_in_linear_layers,
     num_parameters,
 )
 from moray.provenance.manifest import MANIFEST
@@ -35,8 +33,7 @@ from moray.storage.interface import step_of
 from moray.storage.objects import check_objects
 from moray.storage.open import is_remote, needed_libraries, storage_with
 from moray.storage.transfer import scratch
-from moray.train.memory import BYTES, FLOAT, footprint
-from moray.train.optimizer import Optimizer
+from moray.train.memory import FLOAT, checkpoint_bytes, footprint_of
 from moray.workers.launch import check_cores
 
 # Behind the folder of temporary files, around a process id; and what Linux allows.
@@ -73,18 +70,12 @@ def missing_requirements(
     ]
     if shapes is None:
         return faults
-    whole = num_parameters(shapes)
-    trained = whole if adapter is None else num_adapter_parameters(shapes, adapter.rank)
-    linear = num_in_linear_layers(shapes)
-    in_matrices = linear if adapter is None else trained
     if ray.address == "local":
         layout = lay_out_here(ray, settings.global_batch_size)
         if not layout.use_gpu:
-            workers, other = layout.num_workers, whole - linear
-            held = footprint(settings, workers, trained, adapter, linear, other, in_matrices)
-            faults += _memory(run, workers, held.total)
-    checkpoint = BYTES[settings.weights] * trained
-    checkpoint += Optimizer(settings).saved_bytes(trained, in_matrices)
+            held = footprint_of(settings, adapter, shapes, layout.num_workers)
+            faults += _memory(run, layout.num_workers, held.total)
+    whole, checkpoint = num_parameters(shapes), checkpoint_bytes(settings, adapter, shapes)
     num_kept = settings.save_total_limit + 1 + settings.load_best_model_at_end
     if settings.max_steps:
         num_kept = min(num_kept, -(-settings.max_steps // settings.save_steps))

@@ -4,6 +4,12 @@ from dataclasses import dataclass
 
 from moray.config.schema.strategies import STRATEGIES, Part
 from moray.config.schema.train import Adapter, Train
+from moray.model.shapes import (
+    Shapes,
+    num_adapter_parameters,
+    num_in_linear_layers,
+    num_parameters,
+)
 from moray.train.optimizer import Optimizer
 
 FLOAT = 4
@@ -108,3 +114,28 @@ def footprint(
         (Optimizer(settings).state_bytes(trained, in_matrices) + copy * trained)
         // share("optimizer"),
     )
+
+
+def footprint_of(
+    settings: Train, adapter: Adapter | None, shapes: Shapes, workers: int
+) -> Footprint:
+    """The memory footprint of training a model of these shapes, at most."""
+    trained, in_matrices = _num_trained(adapter, shapes)
+    linear = num_in_linear_layers(shapes)
+    other = num_parameters(shapes) - linear
+    return footprint(settings, workers, trained, adapter, linear, other, in_matrices)
+
+
+def checkpoint_bytes(settings: Train, adapter: Adapter | None, shapes: Shapes) -> int:
+    """The size of a checkpoint of training a model of these shapes, at most."""
+    trained, in_matrices = _num_trained(adapter, shapes)
+    saved = Optimizer(settings).saved_bytes(trained, in_matrices)
+    return BYTES[settings.weights] * trained + saved
+
+
+def _num_trained(adapter: Adapter | None, shapes: Shapes) -> tuple[int, int]:
+    """The number of trained parameters, and of those in the matrices of blocks."""
+    if adapter is None:
+        return num_parameters(shapes), num_in_linear_layers(shapes)
+    trained = num_adapter_parameters(shapes, adapter.rank)
+    return trained, trained

@@ -39,6 +39,16 @@ class Train(Section):
         "machine only, without Ray; the settings in `ray` for workers, failures and storage "
         "still apply.",
     )
+    runtime: PositiveInt = execution_only(
+        1440,
+        description="Minutes that the training's job has where another program starts it, such as "
+        "Slurm. If it needs more, the next try resumes it.",
+    )
+    mem_mb: Literal["auto"] | PositiveInt = execution_only(
+        "auto",
+        description="MB of memory that this job asks for. `auto`: by the strategy, the number of "
+        "workers and the size of the model.",
+    )
     num_epochs: float = Field(
         1.0,
         gt=0,
