@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 
@@ -140,9 +141,60 @@ def test_a_message_that_does_not_fit_leaves_the_conversation_as_it_was(
     said = [message["content"] for message in chat.messages if message["role"] == "user"]
     assert said == ["Hello", "And now?"]
     assert [message["role"] for message in chat.messages] == ["user", "assistant"] * 2
-    (line,) = capsys.readouterr().err.splitlines()
+    line, *_ = errors(capsys)
     whole = chat.encoder.template().before_answer([{"role": "user", "content": long}])
     assert line.startswith(f"error: your message: got {len(chat.encoder.tokens_of(whole))} tokens")
+
+
+def errors(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The lines of errors; a model that isn't trained goes on until it is cut."""
+    lines = capsys.readouterr().err.splitlines()
+    return [line for line in lines if not line.startswith("(cut after 4 tokens; ")]
+
+
+@pytest.mark.parametrize("chat", ["chatml"], indirect=True)
+def test_a_system_prompt_comes_first_and_stays_if_others_are_forgotten(chat: Chat) -> None:
+    chat.length, chat.system = 10_000, "Be short."
+    before = [{"role": "system", "content": "Be short."}]
+    user = [{"role": "user", "content": TURNS[0]}]
+    whole = chat.encoder.template().before_answer([*before, *user])
+    assert chat.tokens(TURNS[0]) == chat.encoder.tokens_of(whole)
+    chat.messages.append({"role": "assistant", "content": TURNS[1]})
+    chat.length = len(chat.encoder.tokens_of(whole)) + 20
+    begin = chat.encoder.template().before_answer(before)
+    assert chat.tokens(TURNS[2])[:5] == chat.encoder.tokens_of(begin)[:5]
+    assert chat.messages == [{"role": "user", "content": TURNS[2]}]
+
+
+@pytest.mark.parametrize(("stop", "is_cut"), [(None, True), (0, False)])
+def test_an_answer_that_is_cut_is_said_to_be(
+    stop: int | None,
+    is_cut: bool,
+    chat_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    make_run(tmp_path, chat_folder)
+    monkeypatch.chdir(tmp_path)
+    chat = open_chats("tuned", False, True, settings={"max_new_tokens": 4, "temperature": 0.0})
+    assert chat["tuned"].sampling.max_new_tokens == 4
+    one = chat["tuned"]
+    if stop is not None:
+        one.sampling = replace(one.sampling, stops=tuple(range(len(one.encoder.tokenizer))))
+    capsys.readouterr()
+    one.answer("Hello")
+    said = capsys.readouterr().err
+    assert said == is_cut * "(cut after 4 tokens; start with --max-new-tokens for more)\n"
+
+
+def test_a_system_prompt_needs_a_chat_template(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(tmp_path, model_folder)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="^--system: .* has no chat template"):
+        open_chats("tuned", base=False, tuned=True, system="Be short.")
 
 
 @pytest.mark.parametrize("chat", ["strict"], indirect=True)
@@ -204,7 +256,7 @@ def test_the_model_of_an_earlier_training_is_named(
     open_chats("tuned", base=True, tuned=False)
     assert "earlier" not in capsys.readouterr().err
     record.unlink()
-    assert {*open_chats("tuned", base=True, tuned=False)} == {"base"}
+    assert {*open_chats("tuned", base=True, tuned=False)} == {"base of tuned"}
     assert f"this model is of an earlier training than {record}" in capsys.readouterr().err
 
 
@@ -286,7 +338,9 @@ def test_a_line_that_is_no_text_does_not_end_the_command(
         capture_output=True,
     )
     assert (done.returncode, done.stdout.count(b"> ")) == (0, 3)
-    assert done.stderr.decode() == "error: your message: isn't text; type it again\n"
+    error, cut = done.stderr.decode().splitlines()
+    assert error == "error: your message: isn't text; type it again"
+    assert cut == "(cut after 2 tokens; start with --max-new-tokens for more)"
 
 
 @pytest.mark.parametrize("scheme", ["always", "first"])

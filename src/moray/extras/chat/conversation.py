@@ -1,7 +1,8 @@
 """Talk to models on the terminal, with the tokens that they were trained with."""
 
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +39,14 @@ class Chat:
     Attributes:
         encoder: renders and tokenises as in training.
         length: maximum number of tokens, answer included.
+        system: the system prompt; None without one.
     """
 
     model: PreTrainedModel
     encoder: Encoder
     sampling: Sampling
     length: int
+    system: str | None = None
     messages: list[dict[str, Any]] = field(default_factory=list)
     _answers: int = 0
 
@@ -85,13 +88,22 @@ class Chat:
             stream(self.model, tokens, self.sampling, self._answers, printer)
         except KeyboardInterrupt:
             printer.end()
+        if printer.num_tokens == self.sampling.max_new_tokens and not printer.has_ended(
+            self.sampling.stops
+        ):
+            print(
+                f"(cut after {printer.num_tokens} tokens; start with --max-new-tokens for more)",
+                file=sys.stderr,
+            )
         self._answers += 1
         if self.messages:
             self.messages.append({"role": "assistant", "content": printer.text})
 
     def _render(self, messages: list[dict[str, Any]]) -> list[int]:
+        system = [] if self.system is None else [{"role": "system", "content": self.system}]
         try:
-            return self.encoder.tokens_of(self.encoder.template().before_answer(messages))
+            whole = self.encoder.template().before_answer([*system, *messages])
+            return self.encoder.tokens_of(whole)
         except RowError as error:
             raise UserError(
                 "your message", error.problem, "say something else, or fix data.chat_template"
@@ -109,6 +121,15 @@ class _Printer(BaseStreamer):
         self._tokenizer = tokenizer
         self._before: list[int] | None = None
         self._tokens: list[int] = []
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens behind the prompt."""
+        return len(self._tokens)
+
+    def has_ended(self, stops: Sequence[int]) -> bool:
+        """Whether the last token is a stop token."""
+        return self._tokens[-1] in stops
 
     def put(self, value: Tensor) -> None:
         """Take the prompt, then the tokens."""
@@ -140,11 +161,23 @@ def is_chat(tokenizer: PreTrainedTokenizerFast) -> bool:
     return bool(tokenizer.chat_template)
 
 
-def open_chats(run: str, base: bool, tuned: bool) -> dict[str, Chat]:
+def open_chats(
+    run: str,
+    base: bool,
+    tuned: bool,
+    system: str | None = None,
+    settings: Mapping[str, Any] = {},
+) -> dict[str, Chat]:
     """Load the models of a run; returns a conversation with each, by name.
 
+    Args:
+        base, tuned: whether to load the model that it started from, and its own.
+        system: the system prompt.
+        settings: of `generate`, other than those of the run's samples.
+
     Raises:
-        UserError: if there is no such run, it isn't trained yet, or it isn't of text.
+        UserError: if there is no such run, it isn't trained yet, it isn't of text, or has no chat
+            template for a system prompt.
     """
     folder = _RUNS / run / "model"
     if not (folder / "manifest.json").is_file():
@@ -158,19 +191,26 @@ def open_chats(run: str, base: bool, tuned: bool) -> dict[str, Chat]:
     if modality != "text":
         target = "generate" if MODALITIES[modality].has_samples else "eval"
         raise UserError(str(folder), f"this model is for {modality}", f"see snakemake {target}")
-    folders = {"base": _start(folder), "tuned": folder}
-    choice = {"base": base, "tuned": tuned}
+    models = {f"base of {run}": (base, _start(folder)), run: (tuned, folder)}
     # The base has no chat template if the run brought it.
     encoder = _encoder(folder)
-    sampling = _sampling(folder, encoder)
+    if system is not None and not is_chat(encoder.tokenizer):
+        raise UserError(
+            "--system", f"{folder} has no chat template, which would render it", "leave it out"
+        )
+    sampling = replace(_sampling(folder, encoder), **settings)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = dtype_of("auto", device)
     return {
         name: Chat(
-            load_model(path, dtype, device), encoder, sampling, longest_sequence(load_config(path))
+            load_model(path, dtype, device),
+            encoder,
+            sampling,
+            longest_sequence(load_config(path)),
+            system,
         )
-        for name, path in folders.items()
-        if choice[name]
+        for name, (is_asked_for, path) in models.items()
+        if is_asked_for
     }
 
 
