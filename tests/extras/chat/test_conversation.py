@@ -193,7 +193,7 @@ def test_a_system_prompt_needs_a_chat_template(
 ) -> None:
     make_run(tmp_path, model_folder)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match="^--system: .* has no chat template"):
+    with pytest.raises(UserError, match=r"^--system: .* has no chat template"):
         open_chats("tuned", base=False, tuned=True, system="Be short.")
 
 
