@@ -80,6 +80,49 @@ def test_null_removes_an_entry(path: str) -> None:
     assert name not in getattr(load_experiment(config_with({path: None})), section)
 
 
+@pytest.mark.parametrize("place", ["defaults", "runs.base", "runs.tuned"])
+def test_a_chat_template_may_be_in_a_file(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("chat.jinja").write_text("{{ messages[0].content }} 🐟\n", "utf-8")
+    experiment = experiment_with({f"{place}.data.chat_template": "chat.jinja"})
+    runs = ("base", "tuned") if place == "defaults" else (place.removeprefix("runs."),)
+    for run, section in experiment.runs.items():
+        expected = "{{ messages[0].content }} 🐟\n" if run in runs else None
+        assert section.data.chat_template == expected
+
+
+def test_each_value_of_a_grid_may_be_a_file_with_a_chat_template(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        Path(f"{name}.jinja").write_text(f"{{{{ {name} }}}}")
+    grid = {"data.chat_template": ["a.jinja", "b.jinja"]}
+    runs = experiment_with({"runs.tuned.grid": grid}).runs
+    texts = {section.data.chat_template for run, section in runs.items() if run != "base"}
+    assert texts == {"{{ a }}", "{{ b }}"}
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (None, "there is no file chat.jinja; check the path"),
+        (b"{{ caf\xe9 }}", "byte 0xe9 is not valid UTF-8; save the file as UTF-8"),
+        (b"no template", "got 'no template', expected the text of a Jinja template"),
+    ],
+)
+def test_a_file_that_has_no_chat_template_costs_a_line(
+    content: bytes | None, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if content is not None:
+        Path("chat.jinja").write_bytes(content)
+    (line,) = faults({"defaults.data.chat_template": "chat.jinja"})
+    assert fault in line
+
+
 def test_null_for_an_entry_that_never_was_is_no_fault() -> None:
     config = config_with({"runs.gone": None, "datasets.gone": None})
     assert load_experiment(config) == load_experiment(config_with({}))

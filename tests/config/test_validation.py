@@ -28,9 +28,16 @@ FAULTS: list[tuple[str, object, str]] = [
     ),
     (
         "defaults.data.chat_template",
+        "chatml",
+        ": got 'chatml', expected the text of a Jinja template, which has {{ or {%, in the lines "
+        "below chat_template: |, or the path of a .jinja file; see defaults in "
+        "docs/configuration.md",
+    ),
+    (
+        "defaults.data.chat_template",
         "config/chatml.jinja",
-        ": got 'config/chatml.jinja', expected the text of a Jinja template, which has {{ or {%, "
-        "in the lines below chat_template: |; see defaults in docs/configuration.md",
+        ": there is no file config/chatml.jinja; check the path; it is relative to the working "
+        "directory",
     ),
     (
         "defaults.data.template_variables",

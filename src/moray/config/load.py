@@ -1,5 +1,6 @@
 """Turn a user's config into a checked `Experiment`, or report each fault in one line."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,13 @@ from pydantic import ValidationError
 
 from moray.config import extras
 from moray.config.grid import Expansion, expand, with_value
+from moray.config.inputs import CHECK_PATH
 from moray.config.references import check_references
 from moray.config.schema.experiment import SMOKE_TEST_RUN, Experiment
 from moray.config.validation import describe
 from moray.errors import ConfigError, UserError
 
+_TEMPLATE_FILE = re.compile(r"[^{}\n]+\.(jinja2?|j2)")
 _NAMED = ("datasets", "models", "runs")
 # The short keys of `config/smoke-test.yaml`, for `snakemake --config`, and where they belong.
 _SHORT_KEYS = {
@@ -94,6 +97,10 @@ def load_experiment(config: Mapping[str, Any]) -> Experiment:
     if expansion.sweeps:
         sections["runs"] = expansion.runs
     try:
+        sections = _with_template_files(sections)
+    except UserError as error:
+        raise ConfigError(expansion.as_written([error])) from error
+    try:
         experiment = Experiment.model_validate(_with_defaults(sections)).with_sweeps(
             expansion.sweeps
         )
@@ -118,6 +125,37 @@ def _without_removed(key: str, value: Any) -> Any:
     if key in _NAMED and isinstance(value, Mapping):
         return {name: entry for name, entry in value.items() if entry is not None}
     return value
+
+
+def _with_template_files(sections: dict[str, Any]) -> dict[str, Any]:
+    defaults, runs = sections.get("defaults"), sections.get("runs")
+    texts: dict[str, Any] = (
+        {"defaults": _with_template_file("defaults", defaults)} if defaults else {}
+    )
+    if isinstance(runs, Mapping):
+        own = ((name, _with_template_file(f"runs.{name}", run)) for name, run in runs.items())
+        texts["runs"] = dict(own)
+    return {**sections, **texts}
+
+
+def _with_template_file(place: str, section: Any) -> Any:
+    """A run, or the defaults, with the text of a chat template that it has the path of.
+
+    Raises:
+        UserError: if there is no such file, or it isn't UTF-8.
+    """
+    data = section.get("data") if isinstance(section, Mapping) else None
+    if not isinstance(data, Mapping):
+        return section
+    value = data.get("chat_template")
+    if not isinstance(value, str) or not _TEMPLATE_FILE.fullmatch(value):
+        return section
+    file = Path(value)
+    if not file.is_file():
+        key = f"{place}.data.chat_template"
+        raise UserError(key, f"there is no file {value}", CHECK_PATH)
+    check_encoding(file)
+    return {**section, "data": {**data, "chat_template": file.read_text("utf-8")}}
 
 
 def _with_defaults(config: dict[str, Any]) -> dict[str, Any]:

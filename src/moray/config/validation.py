@@ -44,7 +44,7 @@ _EXPECTED = {
 _FORMS = {
     r"^[A-Za-z0-9][A-Za-z0-9_-]*$": "a name of letters, digits, - and _",
     r"\{[{%]": "the text of a Jinja template, which has {{ or {%, in the lines below "
-    "chat_template: |",
+    "chat_template: |, or the path of a .jinja file",
     "^[0-9a-f]{40}$": "the hash of a commit, 40 hexadecimal digits",
     "^[0-9a-f]{64}$": "a SHA-256, 64 hexadecimal digits",
 }

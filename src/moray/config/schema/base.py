@@ -32,6 +32,11 @@ Revision = Annotated[
         pattern=r"^[0-9a-f]{40}$",
     ),
 ]
+# A file is read before the config is checked; editors see its path.
+ChatTemplate = Annotated[
+    str,
+    Field(pattern=r"\{[{%]", json_schema_extra={"pattern": r"\{[{%]|\.(jinja2?|j2)$"}),
+]
 TemplateVariable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 

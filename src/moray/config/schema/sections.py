@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, model_validator
 
 from moray.config.schema.base import (
+    ChatTemplate,
     Fraction,
     PositiveInt,
     Section,
@@ -56,11 +57,11 @@ class Data(Section):
         "the model's architecture allows it; otherwise each row has one document, or one piece "
         "of a long one, and padding.",
     )
-    chat_template: Annotated[str, Field(pattern=r"\{[{%]")] | None = Field(
+    chat_template: ChatTemplate | None = Field(
         None,
-        description="Jinja template for `instruction` and `messages`, instead of the "
-        "tokenizer's own. Runs that start from this one use it too, and the exported model "
-        "includes it.",
+        description="Jinja template for `instruction` and `messages`, or the path of its file "
+        "(`.jinja`, `.j2`), instead of the tokenizer's own. Runs that start from this one use it "
+        "too, and the exported model includes it.",
     )
     bos: Literal["auto"] | bool = added(
         "auto",
