@@ -14,6 +14,10 @@ class UserError(Exception):
         return " ".join(f"{self.path}: {self.problem}; {self.remedy}".split())
 
 
+class StoppedError(UserError):
+    """Somebody asked for the end of what isn't finished, so it is no fault."""
+
+
 class UnreachableError(UserError):
     """A server doesn't answer, or not with what was asked for; a later try may go on from here."""
 

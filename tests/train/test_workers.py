@@ -155,7 +155,7 @@ def test_a_signal_to_all_processes_saves_the_step_and_a_second_start_goes_on(
     assert driver.returncode == 1
     (folder,) = (tmp_path / "state/name").glob("*/checkpoints/*")
     at = step_of(folder)
-    assert f"error: runs.name: stopped at step {at} as requested, and saved a" in reported
+    assert f"runs.name: stopped at step {at} as requested, and saved a" in reported
     assert 0 < at < 120
 
     assert subprocess.run(command, capture_output=True, check=True)

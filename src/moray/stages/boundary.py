@@ -16,7 +16,7 @@ from pathlib import Path
 
 from moray.background import die_with_parent
 from moray.console import redirect_streams, say
-from moray.errors import ConfigError, UserError, first_line
+from moray.errors import ConfigError, StoppedError, UserError, first_line
 from moray.provenance.space import is_full_disk
 
 # Files named by a stage and what it is of: when the last execution began, if it didn't finish; and
@@ -71,6 +71,9 @@ def stage(log: str | Path) -> Iterator[None]:
             unfinished.write_text(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S.%f}")
             yield
             unfinished.unlink()
+        except StoppedError as error:
+            say(str(error))
+            sys.exit(1)
         except (UserError, ConfigError) as error:
             traceback.print_exc()
             say("\n".join(f"error: {line}" for line in str(error).splitlines()))

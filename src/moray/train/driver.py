@@ -16,7 +16,7 @@ from moray.config.schema.sections import Data
 from moray.config.schema.strategies import STRATEGIES
 from moray.config.tasks import sequence_length
 from moray.console import say
-from moray.errors import ConfigError, UserError
+from moray.errors import ConfigError, StoppedError
 from moray.model.folder import whole_model_and_adapters
 from moray.model.shapes import positions_in, shapes_in
 from moray.provenance.lineage import software
@@ -72,7 +72,7 @@ def run_training(spec: RunSpec, output: Path, judge: Judge | None = None) -> Non
 
     Raises:
         ConfigError: if the run can't be trained here; nothing has been started.
-        UserError: if the run failed, or stopped on request; not if its judge stopped it.
+        UserError: if the run failed; `StoppedError` if it was asked to stop, but not by its judge.
     """
     run, settings, adapter, ray = spec.name, spec.settings, spec.adapter, spec.ray
     identity = identity_of(spec)
@@ -125,7 +125,7 @@ def run_training(spec: RunSpec, output: Path, judge: Judge | None = None) -> Non
         if judge and (ended or pruned):
             return
         if not ended:
-            raise UserError(
+            raise StoppedError(
                 f"runs.{run}",
                 f"stopped at step {facts['steps']} as requested, and saved a checkpoint",
                 "run the same command again to continue from there",
