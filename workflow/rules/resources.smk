@@ -44,13 +44,12 @@ def needs(minutes=60, mb_per_minute=None, workers=None, run=own_run, least_mb=No
     """
 
     def job(wildcards, input, threads):
-        name, least = run(wildcards) if workers else "", least_mb and least_mb(
-            wildcards
-        )
-        return Job(EXPERIMENT, tuple(input), threads, name, workers, least or 0)
+        name = run(wildcards) if workers else ""
+        least = least_mb(wildcards) if least_mb else 0
+        return Job(EXPERIMENT, tuple(input), threads, name, workers, least)
 
     def memory(wildcards, input, threads, attempt):
-        # A training is tried again to go on, and has a key.
+        # A training is tried again because its time was over, and has a key.
         times = 1 if workers == "train" else attempt
         return job(wildcards, input, threads).memory_mb() * times
 
