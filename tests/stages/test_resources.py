@@ -42,6 +42,8 @@ def job(inputs: tuple[str, ...], config: dict[str, Any] | None = None, **setting
             {"ray.num_workers": 2, "train.strategy": "fsdp2"},
             DRIVER + 2 * (WORKER + 1.5 * 8 * 5),
         ),
+        # GPUs have the rest; here are the weights while they are read, and while they are saved.
+        ({"ray.num_workers": 2, "ray.use_gpu": True}, DRIVER + 2 * (WORKER + 2 * 4 * 5)),
         ({"ray.num_workers": 4, "ray.address": "10.0.0.1:6379"}, DRIVER),
         ({"train.mem_mb": 64_000}, 64_000),
     ],

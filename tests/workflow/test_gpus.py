@@ -1,4 +1,4 @@
-"""GPUs as a resource of the rules; counted, so that none has to be there."""
+"""GPUs and Ray clusters as resources of the rules; counted, so that neither has to exist."""
 
 import re
 import subprocess
@@ -19,13 +19,15 @@ rule both:
 
 rule one:
     output: touch("done-{number}")
-    resources: gpu=1
+    resources: RESOURCE=1
     shell: "mkdir running && sleep 0.5 && rmdir running"
 """
 
 
-def run(project: Project, gpus: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    (project.folder / "counted.smk").write_text(SNAKEFILE)
+def run(
+    project: Project, resource: str, gpus: str, *arguments: str
+) -> subprocess.CompletedProcess[str]:
+    (project.folder / "counted.smk").write_text(SNAKEFILE.replace("RESOURCE", resource))
     return subprocess.run(
         ["snakemake", "--snakefile", "counted.smk", "--cores", "2", *arguments, "both"],
         cwd=project.folder,
@@ -38,17 +40,19 @@ def run(project: Project, gpus: str, *arguments: str) -> subprocess.CompletedPro
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("gpus", "arguments", "alone"),
+    ("resource", "gpus", "arguments", "alone"),
     [
-        ("0", [], True),
-        ("0,1", [], False),
-        ("0,1", ["--resources", "gpu=1", "--"], True),
+        ("gpu", "0", [], True),
+        ("gpu", "0,1", [], False),
+        ("gpu", "0,1", ["--resources", "gpu=1", "--"], True),
+        ("ray", "", [], True),
+        ("ray", "", ["--resources", "ray=2", "--"], False),
     ],
 )
-def test_jobs_wait_for_a_gpu_that_is_taken(
-    tmp_path: Path, gpus: str, arguments: list[str], alone: bool
+def test_jobs_wait_for_a_gpu_or_a_cluster_that_is_taken(
+    tmp_path: Path, resource: str, gpus: str, arguments: list[str], alone: bool
 ) -> None:
-    done = run(Project.create(tmp_path / "project"), gpus, *arguments)
+    done = run(Project.create(tmp_path / "project"), resource, gpus, *arguments)
     assert (done.returncode == 0) == alone, done.stderr
 
 

@@ -99,7 +99,7 @@ def resumable_folder(folder: Path, key: str, noun: str = "window") -> Iterator[J
         if path.is_file():
             say(
                 f"{folder.name}: starts over, since an earlier process that didn't end had other "
-                "settings, inputs or code"
+                "settings, inputs or code, or left damaged files"
             )
         (new_folder(folder) / JOURNAL).write_text(f"{first}\n")
     elif lines:

@@ -56,7 +56,7 @@ class Job:
         """The size of its inputs, in MB; of a manifest, that of its folder.
 
         Raises:
-            FileNotFoundError: if one isn't there yet.
+            FileNotFoundError: if one doesn't exist yet.
         """
         return sum(map(_size, self.inputs)) / _MB
 
@@ -107,7 +107,7 @@ class Job:
     def _weights_mb(self) -> float:
         """The size of its largest model in fp32, in MB."""
         if not self.input_mb:
-            # Asked for first, since it says if an input isn't there yet.
+            # Asked for first, since it raises an error if an input doesn't exist yet.
             return 0.0
         return FLOAT * num_parameters(self._shapes) / _MB
 
