@@ -38,17 +38,19 @@ MIB = 2**20
 @pytest.mark.parametrize(
     ("texts", "sizes"),
     [
-        # As many documents to a group as make 4 MiB, the last of them included.
+        # As many documents to a group as make 4 MiB, the last of them included, but at most 2^16.
         (["x" * MIB] * 10, [4, 4, 2]),
         (["é" * (MIB // 2)] * 10, [4, 4, 2]),
         (["x" * 10 * MIB, "a", "x" * 10 * MIB, "b"], [1, 2, 1]),
         (["a", "b"], [2]),
-        (["x" * 40] * 110_000, [104_858, 5_142]),
+        (["x" * 80] * 60_000, [52_429, 7_571]),
+        (["x" * 20] * 140_000, [65_536, 65_536, 8_928]),
+        (["x" * 64] * 65_537, [65_536, 1]),
         (["x" * MIB] * 4, [4]),
         ([], []),
     ],
 )
-def test_groups_are_bounded_in_bytes(tmp_path: Path, texts: list[str], sizes: list[int]) -> None:
+def test_groups_are_bounded_in_bytes_and_rows(tmp_path: Path, texts: list[str], sizes: list[int]) -> None:
     rows = [("validation", Document(text=text)) for text in texts]
     rows += [(split, Document(text="a")) for split in ("train", "test")]
     write_dataset(tmp_path, iter(rows), "text", {})

@@ -19,7 +19,7 @@ RESULTS = {
     "classify reward": 1,
     "classify": 1,
     "decode": 1,
-    "download": 1,
+    "download": 2,
     "evaluate classification": 1,
     "evaluate images": 1,
     "evaluate kto": 1,

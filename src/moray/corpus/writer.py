@@ -15,7 +15,10 @@ from moray.corpus.dataset import SPLITS
 from moray.errors import UserError
 from moray.provenance.manifest import DATASET, sha256_file, write_json
 
+# A row group is a window of later stages, and is in memory as a whole. Rows of a few bytes cost
+# much more as Python objects than as text.
 _GROUP_BYTES = 4 * 2**20
+_GROUP_ROWS = 2**16
 
 
 class SplitFacts(TypedDict):
@@ -108,7 +111,7 @@ class _SplitWriter:
         self._file = pq.ParquetWriter(path, schema)
         self._columns = schema.names
         self._waiting: list[pa.Table] = []
-        self._waiting_bytes = 0
+        self._waiting_rows = self._waiting_bytes = 0
 
     def add(self, rows: pa.Table, sizes: NDArray[np.int64]) -> None:
         rows = rows.select(self._columns)
@@ -119,11 +122,13 @@ class _SplitWriter:
         while start < len(rows):
             # The row that fills the group is in it.
             room = _GROUP_BYTES - self._waiting_bytes
-            end = min(int(np.searchsorted(ends, taken + room)) + 1, len(rows))
+            filled = int(np.searchsorted(ends, taken + room)) + 1
+            end = min(filled, start + _GROUP_ROWS - self._waiting_rows, len(rows))
             self._waiting.append(rows.slice(start, end - start))
+            self._waiting_rows += end - start
             self._waiting_bytes += int(ends[end - 1]) - taken
             start, taken = end, int(ends[end - 1])
-            if self._waiting_bytes >= _GROUP_BYTES:
+            if self._waiting_bytes >= _GROUP_BYTES or self._waiting_rows >= _GROUP_ROWS:
                 self._flush()
 
     def close(self) -> SplitFacts:
@@ -138,7 +143,7 @@ class _SplitWriter:
         self._wait()
         self._encoding = self._encoder.submit(self._encode, pa.concat_tables(self._waiting))
         self._waiting.clear()
-        self._waiting_bytes = 0
+        self._waiting_rows = self._waiting_bytes = 0
 
     def _wait(self) -> None:
         if self._encoding:
