@@ -56,6 +56,17 @@ def test_what_snakemake_would_read_in_silence_costs_one_line(fresh: Project) -> 
     assert not made.exists()
 
 
+def test_a_dry_run_refuses_what_the_run_would(fresh: Project) -> None:
+    fresh.configure(["runs", "base", "adapter"], {"rank": 2, "target_modules": ["q_porj"]})
+    reported = [
+        [text for text in done.stderr.splitlines() if text.startswith("runs.")]
+        for done in (fresh.snakemake("finetune"), fresh.snakemake("--dry-run", "finetune"))
+    ]
+    assert len(reported[0]) == 1
+    assert reported[0][0].startswith("runs.base.adapter.target_modules")
+    assert reported[1] == reported[0]
+
+
 def test_too_many_workers_are_refused_before_the_first_job(fresh: Project) -> None:
     fresh.configure(["defaults", "train", "global_batch_size"], 4096)
     fresh.configure(["defaults", "ray", "num_workers"], 4096)

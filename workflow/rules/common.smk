@@ -206,6 +206,9 @@ def training_start(wildcards):
         "finetune", trained_as(run)
     )
     check_made_of_this(record, recorded.other_training, run, training)
+    # Snakemake calls `onstart` only if jobs are run.
+    if workflow.dryrun and not os.path.exists(record):
+        check([run], here=False)
     return start_manifest(wildcards)
 
 
@@ -304,11 +307,10 @@ def store_input(wildcards):
 
 
 def check_runs(jobs):
-    """Exit before the first job if a run can't be trained here, or uploaded.
+    """Exit before the first job if a run can't be trained, or uploaded.
 
-    With an executor whose jobs run elsewhere, they are checked there, each before it starts.
+    With an executor whose jobs run elsewhere, what machines have is checked there, by each job.
     """
-    from moray.stages.preflight import preflight
 
     def of_rule(name):
         # Another workflow may put something before the names of rules.
@@ -317,19 +319,25 @@ def check_runs(jobs):
 
     runs = of_rule("finetune_run")
     stages = {stage: of_rule(f"{stage}_run") for stage in EXTRA_STAGES}
-    if workflow.local_exec:
-        try:
-            preflight(
-                EXPERIMENT,
-                runs,
-                generated=of_rule("generate_run"),
-                pushed=of_rule("push_run"),
-                stages=stages,
-                cores=shared_cores(),
-            )
-        except ConfigError as error:
-            sys.exit(str(error))
+    check(
+        runs,
+        generated=of_rule("generate_run"),
+        pushed=of_rule("push_run"),
+        stages=stages,
+        cores=shared_cores(),
+        here=workflow.local_exec,
+    )
     return [*runs, *stages.get("search", ())]
+
+
+def check(runs, **arguments):
+    """Exit with a line for each fault of runs."""
+    from moray.stages.preflight import preflight
+
+    try:
+        preflight(EXPERIMENT, runs, **arguments)
+    except ConfigError as error:
+        sys.exit(str(error))
 
 
 def check_finished_runs(jobs):

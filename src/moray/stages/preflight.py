@@ -44,53 +44,65 @@ def preflight(
     pushed: Sequence[str] = (),
     stages: Mapping[str, Sequence[str]] = {},
     cores: int | None = None,
+    here: bool = True,
 ) -> None:
-    """Check that runs can be trained here, as far as it can be known in advance.
+    """Check that runs can be trained, as far as it can be known in advance.
 
     Args:
         stages: the runs that stages of extras are about to make something of.
         cores: those that runs share; None for all of this machine's.
+        here: whether jobs run on this machine; if not, what it has and lacks is no fault.
 
     Raises:
         ConfigError: with every fault.
     """
     searches = stages.get("search", ())
-    faults = [*_unreadable(experiment, sorted({*runs, *searches}))]
+    faults = [*_unreadable(experiment, sorted({*runs, *searches}), here)]
     if not faults:
         candidates = [(name, experiment.runs[name]) for name in runs]
         for name in searches:
             space = extras.part(extras.STAGES["search"], "space")
             candidates += [(name, run) for run in space.candidates(experiment.runs[name])]
         for name, run in candidates:
-            model = experiment.base_model(name)
-            shapes, positions = None, None
-            try:
-                positions = _positions(experiment, model)
-                shapes = _shapes(experiment, model)
-                faults += _adapter(experiment, name, run, model)
-                faults += _balance(experiment, name, run, model)
-                faults += _template_faults(experiment, name, model)
-            except UserError as error:
-                faults.append(error)
-            format = experiment.datasets[next(iter(run.datasets))].format
-            length = sequence_length(format, run.data.block_size)
-            faults += model_faults(name, length, positions, run.adapter, shapes)
-            share = threads(experiment, name, "train", cores or machine.cores())
-            ray = on_cores_of(experiment, name, "train", share)
-            faults += missing_requirements(name, run.train, run.adapter, ray, shapes, _RESULTS)
+            shapes, own_faults = _of_model(experiment, name, run)
+            faults += own_faults
+            if here:
+                share = threads(experiment, name, "train", cores or machine.cores())
+                ray = on_cores_of(experiment, name, "train", share)
+                faults += missing_requirements(name, run.train, run.adapter, ray, shapes, _RESULTS)
+    for name in generated:
+        faults += _without_room(experiment, name)
+    if here:
         for name in runs:
             faults += missing_packages(name, experiment.runs[name].tracking)
-    for name in generated:
-        faults += _missing_for_metrics(experiment, name)
-        faults += _without_room(experiment, name)
-    for stage, names in stages.items():
-        for name in names:
-            requirements = extras.part(extras.STAGES[stage], "requirements")
-            faults += requirements.faults(name, experiment.runs[name])
-    if pushed and not has_token():
-        faults += map(missing_token_error, pushed)
+        for name in generated:
+            faults += _missing_for_metrics(experiment, name)
+        for stage, names in stages.items():
+            for name in names:
+                requirements = extras.part(extras.STAGES[stage], "requirements")
+                faults += requirements.faults(name, experiment.runs[name])
+        if pushed and not has_token():
+            faults += map(missing_token_error, pushed)
     if faults:
         raise ConfigError(list({str(fault): fault for fault in faults}.values()))
+
+
+def _of_model(experiment: Experiment, name: str, run: Run) -> tuple[Shapes | None, list[UserError]]:
+    """The shapes of the model that a run starts from, and what it doesn't support."""
+    model = experiment.base_model(name)
+    shapes, positions = None, None
+    faults: list[UserError] = []
+    try:
+        positions = _positions(experiment, model)
+        shapes = _shapes(experiment, model)
+        faults += _adapter(experiment, name, run, model)
+        faults += _balance(experiment, name, run, model)
+        faults += _template_faults(experiment, name, model)
+    except UserError as error:
+        faults.append(error)
+    format = experiment.datasets[next(iter(run.datasets))].format
+    length = sequence_length(format, run.data.block_size)
+    return shapes, [*faults, *model_faults(name, length, positions, run.adapter, shapes)]
 
 
 def _missing_for_metrics(experiment: Experiment, run: str) -> Iterator[UserError]:
@@ -119,11 +131,12 @@ def _without_room(experiment: Experiment, run: str) -> Iterator[UserError]:
         )
 
 
-def _unreadable(experiment: Experiment, runs: Sequence[str]) -> Iterator[UserError]:
+def _unreadable(experiment: Experiment, runs: Sequence[str], here: bool) -> Iterator[UserError]:
     for dataset in sorted({name for run in runs for name in experiment.runs[run].datasets}):
         for files in user_files.dataset_files(experiment, dataset).values():
             yield from _readable(f"datasets.{dataset}.path", files)
-        yield from _libraries(experiment, dataset)
+        if here:
+            yield from _libraries(experiment, dataset)
     for model in sorted({experiment.base_model(run) for run in runs}):
         if isinstance(experiment.models[model], PathModel):
             yield from _readable(f"models.{model}.path", user_files.model_files(experiment, model))
