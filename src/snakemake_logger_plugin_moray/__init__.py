@@ -9,16 +9,19 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from logging import WARNING, LogRecord
+from pathlib import Path
 from typing import Any, TextIO
 
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 from snakemake_interface_logger_plugins.settings import LogHandlerSettingsBase
 
+# After the last job of a workflow of which some failed.
+_ENDS_WITH_FAILURES = "Exiting because a job execution failed"
 # What Snakemake says about itself, by the first words.
 _ABOUT_ITSELF = (
     "Assuming unrestricted shared filesystem",
@@ -28,7 +31,7 @@ _ABOUT_ITSELF = (
     "Select jobs to execute",
     "Will exit after finishing",
     "Shutting down",
-    "Exiting because a job execution failed",
+    _ENDS_WITH_FAILURES,
     "WorkflowError:\nAt least one job did not complete",
 )
 # Of a job whose stage has said what is wrong.
@@ -63,7 +66,11 @@ class LogHandler(LogHandlerBase):
         self._is_terminal = self._stream.isatty()
         self._in_colors = self._is_terminal and not (common.nocolor or os.environ.get("NO_COLOR"))
         self._running: dict[int, tuple[str, float]] = {}
-        self._finished, self._total = 0, 0
+        self._total = 0
+        self._finished: list[str] = []
+        # By the id of a job: its name and its logs.
+        self._failed: dict[int, tuple[str, Sequence[str]]] = {}
+        self._goes_on = False
 
     def emit(self, record: LogRecord) -> None:
         if self._plain:
@@ -97,18 +104,32 @@ class LogHandler(LogHandlerBase):
 
     def _show_end(self, facts: Mapping[str, Any]) -> None:
         name, started = self._running.pop(facts["job_id"])
-        self._finished += 1
+        self._finished.append(name)
+        self._failed.pop(facts["job_id"], None)
+        self._goes_on = bool(self._failed)
         took = time.monotonic() - started
         width = len(str(self._total))
-        number = f"[{self._finished:{width}}/{self._total}]"
+        number = f"[{len(self._finished):{width}}/{self._total}]"
         self._print(f"{number} {name}" + (f": {took:.0f} s" if took >= 1 else ""), _DIM)
 
     def _show_error(self, facts: Mapping[str, Any]) -> None:
         name, _ = self._running.pop(facts["jobid"])
+        self._goes_on = bool(self._failed)
+        self._failed[facts["jobid"]] = name, facts["log"]
         self._print(f"failed: {name}; see {', '.join(facts['log'])}", _RED)
+
+    def _show_summary(self) -> None:
+        """What was done and what failed, unless its line is the last one."""
+        if not self._goes_on:
+            return
+        self._print(f"{len(self._finished)} of {self._total} jobs done: {_grouped(self._finished)}")
+        for name, logs in self._failed.values():
+            self._print(f"failed: {name}{_reason(logs)}", _RED)
 
     def _show_message(self, record: LogRecord) -> None:
         message = self.format(record)
+        if message.startswith(_ENDS_WITH_FAILURES):
+            self._show_summary()
         known = all(part in message for part in _OF_A_SCRIPT)
         if not known and not message.startswith(_ABOUT_ITSELF):
             self._print(message, _YELLOW if record.levelno >= WARNING else "")
@@ -117,6 +138,27 @@ class LogHandler(LogHandlerBase):
         if text:
             shown = f"{color}{text}{_RESET}" if color and self._in_colors else text
             print(shown, file=self._stream, flush=True)
+
+
+def _grouped(names: Iterable[str]) -> str:
+    """Names of jobs, those of the same stage together."""
+    stages: dict[str, list[str]] = {}
+    for name in names:
+        stage, _, rest = name.partition(" ")
+        stages.setdefault(stage, []).append(rest)
+    return "; ".join(f"{stage} {', '.join(rest)}".strip() for stage, rest in stages.items())
+
+
+def _reason(logs: Iterable[str]) -> str:
+    """The last line of a job's log, which says why it failed; empty if there is none."""
+    lines = [
+        line
+        for log in logs
+        if Path(log).is_file()
+        for line in Path(log).read_text(errors="replace").splitlines()
+        if line.strip()
+    ]
+    return f": {lines[-1].removeprefix('error: ')}" if lines else ""
 
 
 def _changed(reason: re.Match[str]) -> str:

@@ -50,7 +50,9 @@ MIB = 2**20
         ([], []),
     ],
 )
-def test_groups_are_bounded_in_bytes_and_rows(tmp_path: Path, texts: list[str], sizes: list[int]) -> None:
+def test_groups_are_bounded_in_bytes_and_rows(
+    tmp_path: Path, texts: list[str], sizes: list[int]
+) -> None:
     rows = [("validation", Document(text=text)) for text in texts]
     rows += [(split, Document(text="a")) for split in ("train", "test")]
     write_dataset(tmp_path, iter(rows), "text", {})

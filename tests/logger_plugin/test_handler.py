@@ -65,6 +65,38 @@ def test_each_stage_that_ends_or_fails_has_a_line(folder: Path) -> None:
     assert "Nothing to be done" in printed(folder, "made")
 
 
+def test_a_workflow_that_goes_on_after_a_failure_ends_with_what_was_done_and_what_failed(
+    folder: Path,
+) -> None:
+    (folder / "Snakefile").write_text("""
+rule all:
+    input: expand("{name}.eval", name=("a", "b", "c", "d"))
+
+rule finetune_run:
+    output: "{name}.model"
+    log: "logs/{name}.log"
+    message: "finetune {wildcards.name}"
+    shell: "echo 'error: no {wildcards.name}' > {log}; touch {wildcards.name}.model; "
+        "[ {wildcards.name} = a -o {wildcards.name} = c ]"
+
+rule evaluate_run:
+    input: "{name}.model"
+    output: "{name}.eval"
+    message: "evaluate {wildcards.name}"
+    shell: "touch {output}"
+""")
+    lines = printed(folder, "--keep-going").splitlines()
+    done, *failed = lines[-5:-2]
+    stages = dict(
+        part.split(" ", 1) for part in done.removeprefix("4 of 9 jobs done: ").split("; ")
+    )
+    assert {stage: set(names.split(", ")) for stage, names in stages.items()} == {
+        "finetune": {"a", "c"},
+        "evaluate": {"a", "c"},
+    }
+    assert sorted(failed) == ["failed: finetune b: no b", "failed: finetune d: no d"]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("option", ["--logger-moray-plain", "--dry-run"])
 def test_snakemakes_own_messages_are_an_option_away(option: str, folder: Path) -> None:
