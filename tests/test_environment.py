@@ -42,6 +42,19 @@ def test_every_dependency_of_the_project_is_locked() -> None:
     assert _wanted(project["optional-dependencies"]["dev"]) <= _names(PINS + DEV_PINS)
 
 
+def test_what_names_the_version_names_this_one() -> None:
+    own = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == own
+    assert yaml.safe_load((ROOT / "deploy/kuberay/values.yaml").read_text())["image"]["tag"] == own
+    files = [ROOT / "README.md", ROOT / "Dockerfile", *(ROOT / "docs").glob("*.md")]
+    files += (ROOT / "deploy").rglob("*.yaml")
+    named = {
+        file.name: set(re.findall(r"moray[:-](\d+\.\d+\.\d+)", file.read_text())) - {own}
+        for file in files
+    }
+    assert {name: others for name, others in named.items() if others} == {}
+
+
 def test_what_tests_need_is_locked_beside_what_runs() -> None:
     """One name in both could have two versions, and what runs isn't to carry what tests need."""
     assert not _names(PINS) & _names(DEV_PINS)
