@@ -16,6 +16,8 @@ _CARDS = (24, 48, 80, 141)
 # Of a card's memory, for CUDA's own and for what the allocator can't use.
 _RESERVED = 0.08
 _MOST_WORKERS = 64
+# From so many weights on, they are given in millions.
+_MILLIONS = 1_000_000
 # Widths of the columns of a plan.
 _LABEL, _NUMBER = 24, 9
 
@@ -144,16 +146,18 @@ def lines(run: str, setup: Setup, accepts: Accepts) -> Iterator[str]:
     advice = Advice(setup, accepts)
     demand = advice.demand(setup)
     yield _title(run, demand)
-    parts = demand.parts(setup.rows)
-    for name, size in parts.items():
-        if size:
-            yield f"  {name:<{_LABEL}}{size / 1e9:>{_NUMBER}.2f} GB"
-    yield f"  {'in all':<{_LABEL}}{sum(parts.values()) / 1e9:>{_NUMBER}.2f} GB"
+    parts = {name: size for name, size in demand.parts(setup.rows).items() if size}
+    total = sum(parts.values())
+    unit, scale = ("GB", 1e9) if total >= 1e9 else ("MB", 1e6)
+    for name, size in {**parts, "in all": total}.items():
+        yield f"  {name:<{_LABEL}}{size / scale:>{_NUMBER}.2f} {unit}"
     yield "assumes that all tokens are trained; with fewer, logits take less"
     if setup.settings.compile is not False:
         yield "blocks are counted as they run uncompiled; compiled ones keep less"
     if setup.device == "cpu":
         return
+    if not machine.gpus():
+        yield "this machine has no GPU, so the plan is for another one"
     for name, gigabytes in _cards():
         yield f"{name}: {_verdict(advice, usable(gigabytes))}"
 
@@ -161,7 +165,7 @@ def lines(run: str, setup: Setup, accepts: Accepts) -> Iterator[str]:
 def _title(run: str, demand: Demand) -> str:
     setup = demand.setup
     settings = setup.settings
-    trained = f"{demand.trained / 1e6:,.1f} M of {demand.whole / 1e6:,.1f} M weights trained"
+    trained = f"{_weights(demand.trained)} of {_weights(demand.whole)} weights trained"
     where = "GPU" if setup.device == "cuda" else "CPU"
     workers = "1 worker" if setup.workers == 1 else f"each of {setup.workers} workers"
     rows = f"{setup.rows} row{'s' * (setup.rows != 1)} of {setup.block_size:,} tokens"
@@ -169,6 +173,10 @@ def _title(run: str, demand: Demand) -> str:
         f"{run}: {trained}; {rows} in a micro-batch, "
         f"{setup.precision}, {settings.strategy}; {workers}, on a {where}, needs at most"
     )
+
+
+def _weights(number: int) -> str:
+    return f"{number / 1e6:,.1f} M" if number >= _MILLIONS else f"{number:,}"
 
 
 def _cards() -> Iterator[tuple[str, float]]:

@@ -21,14 +21,16 @@ def command(
     Nothing has to be made before; of a model on the Hub, only its `config.json` is downloaded.
     """
     from moray.config.config_files import read_config
+
+    experiment = read_config(configfile or [])
+    # Libraries and the simulation take a while.
+    typer.echo(f"{run}: computing the memory of a worker ...", err=True)
     from moray.extras.memory_plan.advice import lines
     from moray.extras.memory_plan.start import accepted_by_check, setup_of
 
-    with _without_warnings():
-        experiment = read_config(configfile or [])
-        with setup_of(experiment, run) as setup:
-            for line in lines(run, setup, accepted_by_check(experiment, run)):
-                typer.echo(line)
+    with _without_warnings(), setup_of(experiment, run) as setup:
+        for line in lines(run, setup, accepted_by_check(experiment, run)):
+            typer.echo(line)
 
 
 @contextmanager
