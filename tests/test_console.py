@@ -106,10 +106,15 @@ def test_progress_is_reported_in_lines_where_there_is_no_terminal(tmp_path: Path
     script = """
 from moray import console
 console._SECONDS_BETWEEN_LINES = 0
-clock = iter(range(0, 10_000, 8))
-console.time.monotonic = lambda: next(clock)
-assert list(console.progress("abc", "tokenize train", "window", 500, start=100)) == [*"abc"]
-assert list(console.progress("a", "download notes", "row")) == ["a"]
+clock = 0
+console.time.monotonic = lambda: clock
+found = ""
+for letter in console.progress("abc", "tokenize train", "window", 500, start=100):
+    found += letter
+    clock += 8
+assert found == "abc"
+for _ in console.progress("a", "download notes", "row"):
+    clock += 8
 """
     reported = [
         "tokenize train: 101 of 500 windows, 0.125/s, 53:12 left",
@@ -118,6 +123,33 @@ assert list(console.progress("a", "download notes", "row")) == ["a"]
         "download notes: 1 rows, 0.125/s",
     ]
     assert run(script, tmp_path / "log") == ("", "\n".join(reported) + "\n", "")
+
+
+def test_silence_is_broken_more_and_more_rarely_until_something_is_said(tmp_path: Path) -> None:
+    script = """
+from moray import console
+clock = 0
+console.time.monotonic = lambda: clock
+console.say("before")
+silence = console._Silence("finetune base")
+console.wait_for("Ray to start")
+for clock in range(1, 75):
+    silence.look()
+say("after")
+for clock in range(75, 87):
+    silence.look()
+# What is done is counted, once there is something done.
+for batch in console.progress("ab", "evaluate base", "batch", 2):
+    clock += 6
+    silence.look()
+"""
+    waits = [
+        f"finetune base: waiting for Ray to start ({after} s)" for after in (5, 10, 20, 40, 70)
+    ]
+    at_work = [f"finetune base: at work ({after} s)" for after in (79, 84)]
+    counted = ["finetune base: 1 of 2 batches (98 s)"]
+    shown = ["before", *waits, "after", *at_work, *counted]
+    assert run(script, tmp_path / "log") == ("", "\n".join(shown) + "\n", "")
 
 
 def test_a_short_loop_tells_nothing(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ the original stream to the terminal.
 """
 
 import ctypes
+import math
 import os
 import sys
 import time
@@ -15,11 +16,16 @@ from typing import TextIO, TypeVar
 
 from tqdm import tqdm
 
+from moray.background import call_repeatedly
+
 Item = TypeVar("Item")
 
 _SECONDS_BETWEEN_LINES = 30.0
+_SECONDS_OF_SILENCE = 5.0
 
 _terminal: TextIO = sys.stderr
+# When the user last saw something, and what is done since, in words.
+_shown_at, _doing = time.monotonic(), ""
 
 
 def say(line: str) -> None:
@@ -27,6 +33,49 @@ def say(line: str) -> None:
     print(line, file=_terminal, flush=True)
     if _terminal is not sys.stderr:
         print(line, file=sys.stderr, flush=True)
+    _see("")
+
+
+def wait_for(what: str) -> None:
+    """Remember what takes a while from now on, for `break_silence`; until the next line."""
+    global _doing
+    _doing = f"waiting for {what}"
+
+
+@contextmanager
+def break_silence(name: str) -> Iterator[None]:
+    """During the body, tell the user what a stage does when nothing else was said for a while.
+
+    Args:
+        name: the stage and what it is of.
+    """
+    with call_repeatedly(_Silence(name).look, 1):
+        yield
+
+
+class _Silence:
+    """Breaks the silence of a stage, more and more rarely."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._began = name, time.monotonic()
+        self._longest = _SECONDS_OF_SILENCE
+
+    def look(self) -> None:
+        now = time.monotonic()
+        silent = now - _shown_at
+        if silent < _SECONDS_OF_SILENCE:
+            self._longest = _SECONDS_OF_SILENCE
+        elif silent >= self._longest:
+            self._longest = silent + min(silent, _SECONDS_BETWEEN_LINES)
+            # Not in the log, where it would stand between what libraries print.
+            line = f"{self._name}: {_doing or 'at work'} ({now - self._began:.0f} s)"
+            print(line, file=_terminal, flush=True)
+
+
+def _see(doing: str) -> None:
+    """Note that the user has just seen something, and what is done from now on."""
+    global _shown_at, _doing
+    _shown_at, _doing = time.monotonic(), doing
 
 
 def terminal() -> TextIO:
@@ -48,15 +97,19 @@ def progress(
         start: how many of the total were done before.
         units_of: number of units of an item.
     """
+    global _doing, _shown_at
     if _terminal.isatty():
         options = {"desc": label, "unit": unit, "file": _terminal, "leave": False}
         done = start
         # Whole numbers, because a bar shows all digits of others.
         with tqdm(**options, total=round(total or 0) or None, initial=round(start)) as bar:
             for item in items:
+                # A bar is never silent.
+                _shown_at = math.inf
                 yield item
                 done += units_of(item)
                 bar.update(round(done) - bar.n)
+        _see("")
         return
     of_all = f" of {total:,.0f}" if total else ""
     plural = f"{unit}es" if unit.endswith("ch") else unit if unit == "MB" else f"{unit}s"
@@ -65,6 +118,7 @@ def progress(
     for item in items:
         yield item
         number += units_of(item)
+        _doing = f"{number:,.0f}{of_all} {plural}"
         now = time.monotonic()
         if now - shown_at > _SECONDS_BETWEEN_LINES:
             rate = (number - start) / (now - began)

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from moray.background import die_with_parent
-from moray.console import redirect_streams, say
+from moray.console import break_silence, redirect_streams, say
 from moray.errors import ConfigError, StoppedError, UserError, first_line
 from moray.provenance.space import is_full_disk
 
@@ -64,7 +64,7 @@ def stage(log: str | Path) -> Iterator[None]:
     if "OMP_WAIT_POLICY" not in os.environ:
         # Before libraries read it; workers on this machine inherit it.
         os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
-    with redirect_streams(Path(log)):
+    with redirect_streams(Path(log)), break_silence(" ".join(_name(log).parts)):
         try:
             unfinished = (_UNFINISHED / _name(log)).absolute()
             unfinished.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ import moray
 from moray import machine
 from moray.config.layout import Layout, lay_out
 from moray.config.schema.sections import Ray
-from moray.console import say
+from moray.console import say, wait_for
 from moray.errors import UserError, first_line
 from moray.workers.launch import (
     Launch,
@@ -149,6 +149,7 @@ def _local_ray(settings: Ray, num_cpus: int, num_gpus: int, size: int) -> Iterat
     """A local Ray for the body, with an object store of so many bytes."""
     import ray
 
+    wait_for("Ray to start")
     context = ray.init(
         address=_LOCAL,
         log_to_driver=False,
@@ -186,6 +187,7 @@ def _cluster(settings: Ray, path: str) -> Iterator[None]:
     }
     if settings.upload_package:
         environment["py_modules"] = [str(Path(moray.__file__).parent)]
+    wait_for(f"Ray at {settings.address}")
     try:
         ray.init(address=settings.address, log_to_driver=False, runtime_env=environment)
     except ConnectionError as error:

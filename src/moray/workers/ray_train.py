@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from moray.background import call_repeatedly, in_thread
 from moray.config.layout import Layout
-from moray.console import say
+from moray.console import say, wait_for
 from moray.errors import UserError
 from moray.workers.cluster import connect_ray, lack
 from moray.workers.entry import Argument, EntryPoint, Result, Worker, run_entry_point
@@ -185,6 +185,7 @@ def _run(
         results: list[Result] | Literal["preempted"] | None = trainer.fit().return_value
         return fit() if results == _PREEMPTED else results
 
+    wait_for("the workers, which load libraries and the model")
     try:
         if presence is None:
             return fit()

@@ -23,6 +23,7 @@ from torch.distributed.elastic.multiprocessing.errors import (
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from moray.background import die_with_parent, in_thread
+from moray.console import wait_for
 from moray.workers.entry import Argument, EntryPoint, Result, Worker, run_entry_point
 from moray.workers.launch import Launch, WorkersFailedError, check_cores, reserve_workers
 
@@ -69,6 +70,7 @@ def _start(workers: int, arguments: list[str], max_restarts: int) -> None:
         # Otherwise, all attempts share a store, and workers of a later attempt find the addresses
         # of dead workers there and wait for them.
         os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+        wait_for("the workers, which load libraries and the model")
         try:
             elastic_launch(config, sys.executable)("-m", __name__, *arguments)
         except ChildFailedError as error:
