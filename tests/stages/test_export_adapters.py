@@ -12,6 +12,7 @@ import pytest
 import torch
 from conversations import CHATML
 from exported import run, train_run
+from huggingface_hub import ModelCard
 from peft import AutoPeftModelForCausalLM, PeftConfig, PeftModel
 from safetensors.torch import load_file
 from transformers import (
@@ -91,6 +92,11 @@ def test_adapters_are_merged_into_the_model_and_lie_beside_it(
     train_run(tmp_path / "trained", "adapted", Adapter(rank=4, **settings))
     folder = run(tmp_path / "trained", tmp_path / "model", "adapted")
     assert damaged_files(folder) == []
+    card = ModelCard.load(folder / "README.md")
+    kind = "DoRA" if "use_dora" in settings else "LoRA"
+    names = settings.get("target_modules", "all-linear")
+    assert card.data.tags == ["lora", "moray"]
+    assert f"| {kind} adapter | rank 4, alpha 16, on `{names}`, merged" in card.text
     whole, base = (
         AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
         for path in (folder, trained / "start")

@@ -34,7 +34,7 @@ _CARD = """\
 ---
 library_name: {library}
 pipeline_tag: {pipeline}
-tags: [moray]
+tags: [{tags}]
 ---
 
 # {run}
@@ -47,7 +47,7 @@ tags: [moray]
 | loss on the validation split | {eval_loss} |
 | precision of the forward pass | {precision} |
 | fingerprint of settings, data, start and code | `{fingerprint}` |
-{continued}
+{adapter}{continued}
 ## Settings
 
 ```json
@@ -206,6 +206,7 @@ def _write_card(
     card = _CARD.format(
         library=model.library,
         pipeline=model.pipeline,
+        tags="lora, moray" if record["adapter"] else "moray",
         run=cfg["run"],
         start=cfg["start"],
         datasets=_datasets(cfg["datasets"]),
@@ -216,6 +217,7 @@ def _write_card(
         eval_loss=f"{held_out[-1]:.4f} {unit}" if held_out else "none: the split is empty",
         precision=record["precision"],
         fingerprint=record["fingerprint"],
+        adapter=_row_of_adapter(record["adapter"], cfg["merge_adapter"]),
         continued=_row_of_continuation(record["continued_from"]),
         settings=json.dumps(record["train"], indent=2),
         software=json.dumps(record["software"], indent=2),
@@ -230,6 +232,24 @@ def _datasets(shares: dict[str, float]) -> str:
     return "the datasets " + ", ".join(
         f"`{dataset}` ({share / total:.1%})" for dataset, share in shares.items()
     )
+
+
+def _row_of_adapter(adapter: dict[str, Any] | None, is_merged: bool) -> str:
+    """What was trained, if it is an adapter, and where it is."""
+    if adapter is None:
+        return ""
+    targets = adapter["target_modules"]
+    names = targets if isinstance(targets, str) else ", ".join(targets)
+    kind = "DoRA" if adapter["use_dora"] else "LoRA"
+    facts = [f"rank {adapter['rank']}", f"alpha {adapter['alpha']:g}", f"on `{names}`"]
+    if bits := adapter["quantize_base"]:
+        facts.append(f"over a base in {bits.removesuffix('bit')} bits")
+    facts.append(
+        "merged into these weights, and by itself in `adapter/`"
+        if is_merged
+        else "which this folder has by itself"
+    )
+    return f"| {kind} adapter | {', '.join(facts)} |\n"
 
 
 def _row_of_continuation(record: dict[str, Any] | None) -> str:
