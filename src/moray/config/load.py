@@ -12,7 +12,8 @@ from moray.config import extras
 from moray.config.grid import Expansion, expand, with_value
 from moray.config.inputs import CHECK_PATH
 from moray.config.references import check_references
-from moray.config.schema.experiment import SMOKE_TEST_RUN, Experiment
+from moray.config.schema.experiment import SMOKE_TEST_RUN, Experiment, Sweep
+from moray.config.sheet import Sheet, read_sheet
 from moray.config.validation import describe
 from moray.errors import ConfigError, UserError
 
@@ -91,23 +92,36 @@ def load_experiment(config: Mapping[str, Any]) -> Experiment:
     Raises:
         ConfigError: with every fault, one line each.
     """
-    sections = {key: _without_removed(key, value) for key, value in config.items()}
+    try:
+        sheet = read_sheet(config["runs_from"]) if config.get("runs_from") else Sheet()
+    except UserError as error:
+        raise ConfigError([error]) from error
+    whole = merge({"runs": sheet.runs}, config) if sheet.runs else config
+    sections = {key: _without_removed(key, value) for key, value in whole.items()}
     runs = sections.get("runs")
-    expansion = expand(runs) if isinstance(runs, Mapping) else Expansion()
-    if expansion.sweeps:
-        sections["runs"] = expansion.runs
+    expansion = Expansion()
+    try:
+        if isinstance(runs, Mapping):
+            expansion = expand(runs)
+            sections["runs"] = expansion.runs
+        return _checked(sections, expansion.sweeps)
+    except ConfigError as error:
+        faults = sheet.as_written(expansion.as_written(error.problems))
+        raise ConfigError(faults) from None
+
+
+def _checked(sections: dict[str, Any], sweeps: dict[str, Sweep]) -> Experiment:
+    """The experiment of a config without sweeps; raises a ConfigError."""
     try:
         sections = _with_template_files(sections)
     except UserError as error:
-        raise ConfigError(expansion.as_written([error])) from error
+        raise ConfigError([error]) from error
     try:
-        experiment = Experiment.model_validate(_with_defaults(sections)).with_sweeps(
-            expansion.sweeps
-        )
+        experiment = Experiment.model_validate(_with_defaults(sections)).with_sweeps(sweeps)
     except ValidationError as error:
-        raise ConfigError(expansion.as_written(describe(error, sections))) from None
+        raise ConfigError(describe(error, sections)) from None
     if problems := check_references(experiment) or _searches(experiment):
-        raise ConfigError(expansion.as_written(problems))
+        raise ConfigError(problems)
     return experiment
 
 

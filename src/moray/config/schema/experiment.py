@@ -204,6 +204,11 @@ class Experiment(Section):
     runs: dict[RunName, Run] = Field(
         description="Runs by name; `null` removes a run of an earlier file."
     )
+    runs_from: str | None = Field(
+        None,
+        description="A table with more runs, `.tsv` or `.csv`: a row is a run, and a column a "
+        "dotted key, such as `train.learning_rate`; `run` is the name.",
+    )
     _sweeps: dict[str, Sweep] = PrivateAttr(default_factory=dict)
 
     @property
