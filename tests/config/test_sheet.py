@@ -1,6 +1,8 @@
 """Runs in a table: each is the run that `runs` of the config would have."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -27,20 +29,25 @@ def config(**values: Any) -> dict[str, Any]:
     return config_with({"runs_from": "runs.tsv", **values})
 
 
-def written(*lines: str, file: str = "runs.tsv", encoding: str = "utf-8", **values: Any) -> Any:
+def written(
+    *lines: str,
+    file: str = "runs.tsv",
+    encoding: str = "utf-8",
+    values: Mapping[str, Any] = MappingProxyType({}),
+) -> Experiment:
     Path(file).write_text("\n".join(lines) + "\n", encoding=encoding)
     return load_experiment(config(**{"runs_from": file, **values}))
 
 
-def faults(*lines: str, **values: Any) -> list[str]:
+def faults(*lines: str) -> list[str]:
     with pytest.raises(ConfigError) as error:
-        written(*lines, **values)
+        written(*lines)
     return str(error.value).splitlines()
 
 
 @pytest.mark.parametrize(("file", "encoding"), [("runs.tsv", "utf-8"), ("r.csv", "utf-8-sig")])
 def test_runs_are_those_that_the_config_would_have(folder: Path, file: str, encoding: str) -> None:
-    lines = (HEAD, *ROWS)
+    lines: tuple[str, ...] = (HEAD, *ROWS)
     if file.endswith("csv"):
         lines = tuple(
             line.replace("{modules: 2, functions: 1}", '"{modules: 2, functions: 1}"').replace(
@@ -62,10 +69,11 @@ def test_runs_are_those_that_the_config_would_have(folder: Path, file: str, enco
 
 
 def test_the_config_overrides_and_removes_runs_of_the_table(folder: Path) -> None:
-    found: Experiment = written(HEAD, *ROWS, **{"runs.a": {"train": {"learning_rate": 5e-4}}})
+    changed = {"runs.a": {"train": {"learning_rate": 5e-4}}}
+    found = written(HEAD, *ROWS, values=changed)
     assert found.runs["a"].train.learning_rate == 5e-4
     assert found.runs["a"].model == "tiny"
-    one = written(HEAD, ROWS[0], **{"runs.a": None})
+    one = written(HEAD, ROWS[0], values={"runs.a": None})
     assert "a" not in one.runs
 
 

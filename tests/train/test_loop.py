@@ -18,6 +18,7 @@ from plain import losses_one_by_one
 from transformers import AutoModelForCausalLM
 from transformers.models.llama.modeling_llama import LlamaMLP
 
+from moray.config.schema.train import Train
 from moray.errors import UserError
 from moray.provenance.manifest import damaged_files
 from moray.rows.store import sample
@@ -25,7 +26,7 @@ from moray.storage.interface import folder_of, path_of, step_of
 from moray.tasks.language.proofs.plain import log_probabilities, pieces_of
 from moray.tasks.language.rows import StoredSplit
 from moray.train.history import HISTORY, evaluations, read_history
-from moray.train.loop import train
+from moray.train.loop import _due, train
 from moray.train.spec import RunSpec
 from moray.train.supervision import Request, prunes_of
 from moray.workers.entry import Worker
@@ -297,6 +298,25 @@ def test_lines_evaluations_and_checkpoints_come_at_their_steps(
     assert steps(job, "eval_loss") == [5, 8]
     kept = sorted(path.name for path in (job.work / "checkpoints").iterdir())
     assert kept == ["step-00000004", "step-00000006", "step-00000008"]
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "interval"), [(5, 1), (39, 1), (40, 2), (199, 9), (200, 10), (10_000, 10)]
+)
+def test_a_short_run_has_as_many_lines_as_a_curve_needs(num_steps: int, interval: int) -> None:
+    logged = [step for step in range(1, num_steps) if "log" in _due(Train(), step, num_steps)]
+    evaluated = range(Train().eval_steps, num_steps, Train().eval_steps)
+    assert logged == sorted({*range(interval, num_steps, interval), *evaluated})
+
+
+def test_a_run_is_evaluated_before_its_first_step(make_job: Any, alone: Worker) -> None:
+    job = make_job(eval_steps=1, learning_rate=1e-30)
+    train(job, alone)
+    lines = [*read_history(job.work / HISTORY)]
+    (start,) = (line["start_loss"] for line in lines if "start_loss" in line)
+    after = [line["eval_loss"] for line in lines if "eval_loss" in line]
+    # Steps that change nothing.
+    assert after == pytest.approx([start] * len(after), rel=1e-6)
 
 
 @pytest.mark.parametrize("crash_at", [None, 4])

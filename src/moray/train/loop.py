@@ -46,6 +46,10 @@ from moray.workers.collectives import sum_over_workers
 from moray.workers.entry import Worker
 from moray.workers.preemption import PreemptedError
 
+# Of `logging_steps: auto`: steps between lines of a long run, and lines of a short one.
+_LONGEST_INTERVAL = 10
+_LINES = 20
+
 
 def train(spec: RunSpec, worker: Worker) -> dict[str, Any]:
     """Train a run to its end, from its newest checkpoint if there is one.
@@ -115,7 +119,7 @@ def _train(
             for dataset, split in validation.items()
         }
 
-    if first_step == 0 and validation and settings.load_best_model_at_end:
+    if first_step == 0 and validation:
         start = mean_loss(spec.parts, evaluate())
         if history:
             note = f"validation loss before training {start:.4f}"
@@ -261,8 +265,9 @@ def _precision(spec: RunSpec, task: Task, worker: Worker) -> str:
 
 def _due(settings: Train, done: int, num_steps: int) -> set[str]:
     """What to do after a step; after the last one, everything."""
+    automatic = max(1, min(_LONGEST_INTERVAL, num_steps // _LINES))
     intervals = {
-        "log": settings.logging_steps,
+        "log": automatic if settings.logging_steps == "auto" else settings.logging_steps,
         "evaluate": settings.eval_steps,
         "save": settings.save_steps,
     }

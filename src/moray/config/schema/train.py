@@ -155,7 +155,11 @@ class Train(Section):
         "recomputed, are kept in main memory.",
     )
     seed: Seed = Field(0, description="Seed for the sample order and for dropout.")
-    logging_steps: PositiveInt = Field(10, description="Steps between lines in the history.")
+    logging_steps: Literal["auto"] | PositiveInt = Field(
+        "auto",
+        description="Steps between lines in the history. `auto`: 10, or as many as give a shorter "
+        "run 20 lines.",
+    )
     eval_steps: PositiveInt = Field(
         100, description="Steps between evaluations on the validation split."
     )
