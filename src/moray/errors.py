@@ -18,6 +18,10 @@ class StoppedError(UserError):
     """Somebody asked for the end of what isn't finished, so it is no fault."""
 
 
+class LockedError(UserError):
+    """Another process has it for itself."""
+
+
 class UnreachableError(UserError):
     """A server doesn't answer, or not with what was asked for; a later try may go on from here."""
 

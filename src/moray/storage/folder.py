@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from moray.errors import UserError
+from moray.errors import LockedError, UserError
 from moray.provenance.manifest import (
     Files,
     damaged_files,
@@ -148,6 +148,12 @@ class FolderStorage:
         checkpoints = [path for path in self.work.parent.glob(glob) if path.is_dir()]
         return str(max(checkpoints, key=lambda path: path.stat().st_mtime)) if checkpoints else None
 
+    def newest_of_equal_run(self) -> str | None:
+        run = self.work.absolute().parent
+        glob = f"*/{self.work.name}/{self.folder.name}/{PREFIX}????????"
+        checkpoints = [path for path in run.parent.glob(glob) if path.parents[2] != run]
+        return str(max(checkpoints, key=step_of)) if checkpoints else None
+
     def remove(self, step: int) -> None:
         shutil.rmtree(path_of(self.folder, step))
 
@@ -190,9 +196,9 @@ def this_process() -> dict[str, str | int]:
     return {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
 
 
-def held_lock(place: str, holder: dict[str, str | int]) -> UserError:
+def held_lock(place: str, holder: dict[str, str | int]) -> LockedError:
     """The error if another process holds a lock; `holder` is its `this_process`."""
-    return UserError(
+    return LockedError(
         place,
         f"process {holder.get('pid')} on {holder.get('host')} has been training this run "
         f"since {holder.get('since')}",

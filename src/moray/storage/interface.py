@@ -124,6 +124,12 @@ class Storage(Protocol):
     def newest_elsewhere(self) -> str | None:
         """The place of the run's newest checkpoint under another fingerprint; None without any."""
 
+    def newest_of_equal_run(self) -> str | None:
+        """The place of the last checkpoint of another run with this fingerprint; None without any.
+
+        In an object store there is none: to look for it costs requests for each run there.
+        """
+
     def remove(self, step: int) -> None:
         """Remove a checkpoint."""
 

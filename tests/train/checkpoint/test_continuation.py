@@ -15,11 +15,11 @@ from present import needs
 
 from moray.config.schema.train import Adapter
 from moray.errors import ConfigError, UserError
-from moray.provenance.manifest import MANIFEST
+from moray.provenance.manifest import MANIFEST, sha256_file
 from moray.storage.folder import FolderStorage
 from moray.tasks.language.rows import StoredSplit
 from moray.train.checkpoint.continuation import continued_from
-from moray.train.history import read_history
+from moray.train.history import HISTORY, read_history
 from moray.train.identity import identity_of, read_identity, write_identity
 from moray.train.loop import train
 from moray.train.spec import RunSpec
@@ -208,6 +208,28 @@ def test_a_run_continues_where_only_the_name_of_the_folder_differs(case: Case) -
     assert found is not None
     (earlier,) = found.earlier_libraries
     assert (earlier["until_step"], earlier["libraries"]["torch"]) == (8, "2.12.9")
+
+
+def test_a_run_continues_where_an_equal_one_of_another_name_is(case: Case) -> None:
+    before = case.train(case.job(), code="before")
+    (case.storage / "name").rename(case.storage / "other")
+    (made,) = case.storage.glob("other/*")
+    last, job = made / "checkpoints/step-00000008", case.job()
+    with FolderStorage(made).sole_driver():
+        assert case.said(job, code="before") == [
+            "run name: other, which has the same settings, data and start, is being trained too"
+        ]
+    assert case.said(job, code="before") == [
+        f"run name: continuing from {last}: other has the same settings, data and start"
+    ]
+    after = case.train(job, code="before")
+    assert (after / HISTORY).read_bytes() == (before / HISTORY).read_bytes()
+    record = json.loads((after / "train.json").read_text())
+    assert record["resumed_from"] == record["steps"] == 8
+    digest = sha256_file(last / "__0_0.distcp")
+    # Its files are its own, so they stay if those of the other run are removed.
+    shutil.rmtree(case.storage / "other")
+    assert sha256_file(Path(record["checkpoint"], "__0_0.distcp")) == digest
 
 
 def test_an_import_that_is_cut_off_is_repeated(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:

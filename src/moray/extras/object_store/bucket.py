@@ -192,6 +192,9 @@ class ObjectStorage:
                 checkpoints.append((newest, f"{url}/checkpoints/{name_of(entry['step'])}"))
         return max(checkpoints)[1] if checkpoints else None
 
+    def newest_of_equal_run(self) -> str | None:
+        return None
+
     def remove(self, step: int) -> None:
         self._commits.check()
         for number, entry in self._commits.checkpoints().items():

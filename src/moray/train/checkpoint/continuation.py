@@ -7,7 +7,7 @@ from typing import Any
 
 from moray.config.schema.train import Train
 from moray.console import say
-from moray.errors import UserError
+from moray.errors import LockedError, UserError
 from moray.provenance.manifest import as_json
 from moray.storage.interface import Storage, name_of, step_of
 from moray.storage.open import storage_with
@@ -33,9 +33,9 @@ def prepare_work(spec: RunSpec, storage: Storage, identity: Identity, alone: boo
     """Record a run's identity, and import the checkpoint that it continues from.
 
     Call it while no other process trains the run. If there is no checkpoint to import and the run
-    has none of its own, the user gets a note about those under another fingerprint, unless it is
-    one of many trials; if only the fingerprint differs, as another version of moray makes it, the
-    run continues there.
+    has none of its own, it continues where another run with the same fingerprint is. Without one,
+    the user gets a note about those under another fingerprint, unless it is one of many trials; if
+    only the fingerprint differs, as another version of moray makes it, the run continues there.
 
     Returns:
         The identity, with the libraries of earlier starts.
@@ -49,7 +49,8 @@ def prepare_work(spec: RunSpec, storage: Storage, identity: Identity, alone: boo
     if checkpoint is None:
         if own or not alone:
             return identity
-        return _from_elsewhere(spec, storage, identity)
+        equal = _from_equal_run(spec, storage, identity)
+        return equal or _from_elsewhere(spec, storage, identity)
     key = f"runs.{spec.name}.train.resume_from_checkpoint"
     # The record comes last: until it is there, all of this is repeated.
     if continued_from(storage) is None or own < step_of(Path(checkpoint)):
@@ -81,6 +82,27 @@ def continued_from(storage: Storage) -> dict[str, Any] | None:
     content = storage.records.read(_RECORD)
     record: dict[str, Any] | None = None if content is None else json.loads(content)
     return record
+
+
+def _from_equal_run(spec: RunSpec, storage: Storage, identity: Identity) -> Identity | None:
+    """Continue where another run with the same settings, data and start is, if there is one."""
+    last = storage.newest_of_equal_run()
+    if last is None:
+        return None
+    other, step, run = storage_with(last), step_of(Path(last)), f"run {spec.name}"
+    if other.damaged_files(step):
+        return None
+    name = Path(last).parents[2].name
+    try:
+        with other.sole_driver():
+            say(f"{run}: continuing from {last}: {name} has the same settings, data and start")
+            identity = identity.after(read_identity(other.records), step)
+            write_identity(identity, storage.records)
+            _bring_in(f"runs.{spec.name}", last, storage, spec.settings)
+    except LockedError:
+        say(f"{run}: {name}, which has the same settings, data and start, is being trained too")
+        return None
+    return identity
 
 
 def _from_elsewhere(spec: RunSpec, storage: Storage, identity: Identity) -> Identity:
