@@ -181,6 +181,24 @@ def test_a_start_that_no_checkpoint_is_better_than_is_named(make_job: Any, alone
     assert sum(note.startswith("warning") for note in notes(worse)) == 1
 
 
+def test_a_last_step_that_is_worse_than_an_earlier_one_is_named(
+    make_job: Any, alone: Worker
+) -> None:
+    last = overfitting(make_job, "last")
+    train(last, alone)
+    found = evaluations(last.work, until=10**6)
+    best, end = min(found, key=lambda step: found[step]), max(found)
+    assert found[end] > 1.01 * found[best]
+    assert notes(last)[-1] == (
+        f"warning: the validation loss was {found[best]:.4f} at step {best}, and is "
+        f"{found[end]:.4f} at step {end}, which is exported; train.load_best_model_at_end: true "
+        "exports the best"
+    )
+    exported = overfitting(make_job, "best", load_best_model_at_end=True)
+    train(exported, alone)
+    assert not any(note.startswith("warning") for note in notes(exported))
+
+
 def test_the_loss_before_training_is_kept_by_a_resumed_run(make_job: Any, alone: Worker) -> None:
     keys = {"load_best_model_at_end": True, "warmup_ratio": 0, "learning_rate": 3.0}
     undisturbed, job = make_job("undisturbed", **keys), make_job("job", **keys)

@@ -3,13 +3,15 @@
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from moray.lines import parse_lines
 
 HISTORY = "history.jsonl"
+# By what part of the lowest validation loss another one is worse, and not by chance of a few rows.
+_WORSE = 0.01
 
 
 class History:
@@ -29,17 +31,32 @@ class History:
         with self.path.open("a") as file:
             file.write(json.dumps({**line, "time": round(time.time(), 3)}) + "\n")
 
-    def compare_with_start(self, best: int, loss: float, step: int, num_steps: int) -> None:
-        """Add a warning if the best evaluated step is no better than the run's start."""
-        losses = (line["start_loss"] for line in read_history(self.path) if "start_loss" in line)
-        start = next(losses, None)
+    def compare_exported(
+        self, losses: Mapping[int, float], best: int, exported: int, num_steps: int
+    ) -> None:
+        """Add a warning if the exported step isn't what a user would expect to have trained.
+
+        Args:
+            losses: on the validation split, by evaluated step.
+            best: the step with the lowest loss.
+        """
+        starts = (line["start_loss"] for line in read_history(self.path) if "start_loss" in line)
+        start, lowest, step = next(starts, None), losses[best], max(losses)
         # A loss that is NaN isn't better either.
-        if start is not None and not loss < start:
+        if start is not None and not lowest < start:
             note = (
-                "warning: no checkpoint is better than the model that the run starts from: "
-                f"validation loss {start:.4f} before training, {loss:.4f} at step {best}, the best"
+                "no checkpoint is better than the model that the run starts from: validation loss "
+                f"{start:.4f} before training, {lowest:.4f} at step {best}, the best"
             )
-            self.append(step=step, num_steps=num_steps, note=note)
+        elif losses[exported] > lowest + _WORSE * abs(lowest):
+            note = (
+                f"the validation loss was {lowest:.4f} at step {best}, and is "
+                f"{losses[exported]:.4f} at step {exported}, which is exported; "
+                "train.load_best_model_at_end: true exports the best"
+            )
+        else:
+            return
+        self.append(step=step, num_steps=num_steps, note=f"warning: {note}")
 
     def sync(self) -> None:
         """Flush the lines to disk, before a checkpoint claims that their steps are done."""

@@ -232,11 +232,12 @@ def _train(
             note = notices.describe_leaving(done)
             history.append(step=done, num_steps=num_steps, note=note)
         raise PreemptedError(f"at step {done}")
-    if history and best and ended and done > first_step:
-        history.compare_with_start(best, evaluations.losses[best], done, num_steps)
+    exported = done if best is None else best
+    if history and evaluations.best and ended and done > first_step:
+        history.compare_exported(evaluations.losses, evaluations.best, exported, num_steps)
     return {
         "steps": done,
-        "exported_step": done if best is None else best,
+        "exported_step": exported,
         "ended": ended,
         "pruned": request is Request.PRUNE,
         "resumed_from": first_step,

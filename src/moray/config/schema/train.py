@@ -176,7 +176,8 @@ class Train(Section):
     load_best_model_at_end: bool = Field(
         False,
         description="Whether to export the model with the lowest validation loss instead of the "
-        "last one. If the start of the run has a lower one than every step, a warning says so.",
+        "last one. A warning says if an earlier step was 1 % better than the last one, or the "
+        "start of the run better than every step.",
     )
     stall_timeout: float = execution_only(
         1800.0,
