@@ -23,7 +23,7 @@ def stage_rows(
     splits: Splits, validation: float, test: float, sketches: Sketches | None = None
 ) -> Iterator[StagedRows]:
     """The rows of documents in files, of some documents at a time."""
-    staging = Staging(_format_of(splits), True, "refuse", validation, test, sketches)
+    staging = Staging(_format_of(splits), True, validation, test, sketches)
     with tempfile.TemporaryDirectory() as folder:
         rows = StagedRows(Path(folder), splits.keys())
         for split, documents in splits.items():
@@ -52,7 +52,7 @@ def divide_by_hash(
 
 
 def divide_by_tail(splits: Splits, validation: float, test: float, counts: Counts) -> list[Row]:
-    staging = Staging("text", True, "refuse", 0.0, 0.0)
+    staging = Staging("text", True, 0.0, 0.0)
     with stage_rows(splits, 0.0, 0.0) as rows:
         return [*_rows(by_tail(rows, counts, staging, validation, test))]
 

@@ -106,6 +106,45 @@ def test_each_value_of_a_grid_may_be_a_file_with_a_chat_template(
 
 
 @pytest.mark.parametrize(
+    ("key", "value", "place"),
+    [
+        ("datasets.notes.path", "~/x/*.txt", "datasets.notes.path"),
+        ("datasets.notes.path", ["a.txt", "~/x/b.txt"], "datasets.notes.path.1"),
+        ("datasets.notes.path", {"train": "a", "test": "~/x"}, "datasets.notes.path.test"),
+        ("datasets.i", {"source": "image-folder", "path": "~/x"}, "datasets.i.path"),
+        (
+            "datasets.i",
+            {"source": "idx", "train": {"images": "~/x", "labels": "~/y"}},
+            "datasets.i.train.images",
+        ),
+        ("models.folder.path", "~/x", "models.folder.path"),
+        ("models.folder.adapter", "~/x", "models.folder.adapter"),
+        ("runs.base.ray.storage_path", "~/x", "runs.base.ray.storage_path"),
+        ("defaults.train.resume_from_checkpoint", "~/x", "runs.base.train.resume_from_checkpoint"),
+        ("runs.base.benchmarks", {"include_path": "~/x"}, "runs.base.benchmarks.include_path"),
+    ],
+)
+def test_a_tilde_is_the_home_folder(
+    key: str, value: object, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    found: Any = experiment_with({key: value}).model_dump(mode="json")
+    for part in place.split("."):
+        found = found[int(part) if part.isdigit() else part]
+    assert found.startswith("/home/me/x")
+    assert "~" not in found
+
+
+def test_a_chat_template_may_be_in_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "chat.jinja").write_text("{{ a }}")
+    experiment = experiment_with({"defaults.data.chat_template": "~/chat.jinja"})
+    assert experiment.runs["base"].data.chat_template == "{{ a }}"
+
+
+@pytest.mark.parametrize(
     ("content", "fault"),
     [
         (None, "there is no file chat.jinja; check the path"),

@@ -307,6 +307,30 @@ FAULTS: list[tuple[str, object, str]] = [
         ".deduplicate: near needs format: text, prompt-completion, instruction, messages, got "
         "format: preference, whose rows differ in more than their words; set it to exact",
     ),
+    *(
+        (
+            "datasets.x",
+            {"source": "files", "path": "x", "encoding": name},
+            f".encoding: Python doesn't know '{name}' as one of text; write a name such as utf-8, "
+            "cp1252 or utf-16",
+        )
+        for name in ("latin9x", "base64", "")
+    ),
+    (
+        "datasets.x",
+        {"source": "files", "path": "x", "format": "images", "max_rows": 5},
+        ".max_rows: only for tables and text, not for images; remove it",
+    ),
+    (
+        "datasets.x",
+        {"source": "files", "path": "x", "delimiter": ", "},
+        ".delimiter: got ', ', expected one character, which is no quote",
+    ),
+    (
+        "datasets.x",
+        {"source": "files", "path": "x", "max_bad_rows": 0.05},
+        ".max_bad_rows: only for bad_rows: drop; set that too, or remove max_bad_rows",
+    ),
     (
         "datasets.x",
         {"source": "files", "path": "x", "split_by": "tail", "columns": {"group": "patient"}},

@@ -22,6 +22,7 @@ TABLES = [
     extras.SCHEMES,
     extras.STAGES,
     extras.STRATEGIES,
+    extras.TABLES,
     extras.TRACKERS,
     extras.WEIGHTS,
 ]

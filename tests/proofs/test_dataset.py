@@ -117,8 +117,8 @@ def test_a_planted_fault_leaves_no_dataset(
     change: Callable[[Rows], Rows], what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
-    def changed(*given: Any) -> Divided:
-        for table, splits in by_hash(*given):
+    def changed(*given: Any, **keys: Any) -> Divided:
+        for table, splits in by_hash(*given, **keys):
             rows = zip((SPLITS[n] for n in splits), documents_of(table), strict=True)
             kept = [*change(iter(rows))]
             numbers = np.array([SPLITS.index(split) for split, _ in kept], np.uint8)
@@ -154,7 +154,7 @@ def test_many_small_rows_are_compared_in_little_memory_or_not_at_all(
 
     def compared() -> list[Comparison]:
         given = tmp_path / "out", described, {"train": [str(file)]}
-        return [*compare_dataset(*given, seconds=1, by_rows=True, apart=True)]
+        return [*compare_dataset(*given, seconds=1, by_rows=True, written={}, apart=True)]
 
     # What is imported at first use.
     compared()

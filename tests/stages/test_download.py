@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from moray.corpus.dataset import SPLITS, read_documents
 from moray.errors import UserError
@@ -127,9 +128,7 @@ def test_many_bad_rows_are_a_mistake_and_one_is_refused_by_default(tmp_path: Pat
         local(tmp_path / "out", paths, format="messages")
     with paths[0].open("a") as file:
         file.write("{broken\n")
-    expected = (
-        r"^datasets\.out\.bad_rows: 7 of 601 rows are bad, more than 1%, the first in .*line 100: "
-    )
+    expected = r"^datasets\.out\.max_bad_rows: 7 of 601 rows are bad, more than 1%, .*line 100: "
     with pytest.raises(UserError, match=expected):
         local(tmp_path / "out", paths, format="messages", bad_rows="drop")
     assert not (tmp_path / "out").exists()
@@ -138,12 +137,82 @@ def test_many_bad_rows_are_a_mistake_and_one_is_refused_by_default(tmp_path: Pat
         local(tmp_path / "out", paths, format="messages", bad_rows="drop")
 
 
+def tickets(path: Path, rows: int, empty: int) -> list[Path]:
+    """A table of which so many rows, from the second on, have no answer."""
+    answers = ("" if 1 <= number <= empty else f"answer {number}" for number in range(rows))
+    lines = (f"question {number},{answer}" for number, answer in enumerate(answers))
+    path.write_text("\n".join(("asked,answered", *lines)) + "\n")
+    return [path]
+
+
+TICKETS = {"format": "instruction", "columns": {"instruction": "asked", "output": "answered"}}
+
+
+@pytest.mark.parametrize(
+    ("empty", "counted", "advice"),
+    [
+        (1, "1 of 400 rows is bad", ", or set bad_rows: drop"),
+        (4, "4 of 400 rows are bad", ", or set bad_rows: drop"),
+        (16, "16 of 400 rows are bad", ", or set bad_rows: drop and max_bad_rows: 0.05"),
+        (200, "200 of 400 rows are bad", ", or set bad_rows: drop and max_bad_rows: 0.5"),
+        (201, "201 of 400 rows are bad", ""),
+    ],
+)
+def test_what_is_advised_about_bad_rows_works(
+    empty: int, counted: str, advice: str, tmp_path: Path
+) -> None:
+    paths = tickets(tmp_path / "rows.csv", 400, empty)
+    with pytest.raises(UserError) as caught:
+        local(tmp_path / "out", paths, **TICKETS)
+    assert str(caught.value) == (
+        f"{paths[0]}, line 3: got nothing in column answered, expected an answer ({counted}); "
+        f"fill it in, or remove the row{advice}"
+    )
+    if advice:
+        keys = yaml.safe_load(advice.removeprefix(", or set ").replace(" and ", "\n"))
+        local(tmp_path / "out", paths, **TICKETS, **keys)
+        assert sum(map(len, read(tmp_path / "out", "messages").values())) == 400 - empty
+
+
+def test_rows_of_another_format_are_not_counted(tmp_path: Path) -> None:
+    paths = tickets(tmp_path / "rows.csv", 400, 0)
+    with pytest.raises(UserError) as caught:
+        local(tmp_path / "out", paths, format="instruction")
+    assert str(caught.value) == (
+        f"{paths[0]}, line 2: got columns asked, answered, expected instruction; name it under "
+        "columns, as in {output: answer}, or choose another format"
+    )
+
+
+def test_bad_rows_of_a_large_source_are_counted_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("moray.corpus.parts._MOST_ROWS", 100)
+    monkeypatch.setattr("moray.tasks.language.sources.readers.PART_BYTES", 1000)
+    monkeypatch.setattr("moray.corpus.parts.PART_BYTES", 1000)
+    monkeypatch.setattr("moray.stages.read_source._MOST_COUNTED", 200)
+    with pytest.raises(UserError, match=r" \(16 of the first 2\d\d rows are bad\); "):
+        local(tmp_path / "out", tickets(tmp_path / "rows.csv", 4000, 16), **TICKETS)
+
+
+def test_max_bad_rows_is_the_share_that_may_be_dropped(tmp_path: Path) -> None:
+    paths = tickets(tmp_path / "rows.csv", 400, 16)
+    with pytest.raises(UserError) as caught:
+        local(tmp_path / "out", paths, **TICKETS, bad_rows="drop", max_bad_rows=0.039)
+    assert str(caught.value) == (
+        "datasets.out.max_bad_rows: 16 of 400 rows are bad, more than 3.9%, the first in "
+        f"{paths[0]}, line 3: got nothing in column answered, expected an answer; fix the rows, or "
+        "set max_bad_rows: 0.05"
+    )
+    local(tmp_path / "out", paths, **TICKETS, bad_rows="drop", max_bad_rows=0.04)
+
+
 def test_bad_rows_of_a_file_that_two_splits_read_count_twice(tmp_path: Path) -> None:
     rows = [{"text": None if number < 15 else f"{number}"} for number in range(1000)]
     file = str(write(tmp_path / "rows.jsonl", rows))
     more = str(write(tmp_path / "more.jsonl", [{"text": "more"}]))
     files = {"train": [file, more], "test": [file]}
-    with pytest.raises(UserError, match=r"^datasets\.out\.bad_rows: 30 of 2,001 rows are bad"):
+    with pytest.raises(UserError, match=r"^datasets\.out\.max_bad_rows: 30 of 2,001 rows are bad"):
         download(tmp_path / "out", config(files, bad_rows="drop", validation_share=0), files)
 
 
@@ -152,6 +221,24 @@ def test_the_same_files_make_the_same_bytes(tmp_path: Path, files: list[Path]) -
         local(tmp_path / name, files)
     for name in ("dataset.json", *(f"{split}.parquet" for split in SPLITS)):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "other" / name).read_bytes()
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_of_a_few_texts_the_end_can_be_held_out_as_advised(number: int, tmp_path: Path) -> None:
+    paths = [tmp_path / f"{name}.txt" for name in range(number)]
+    for path in paths:
+        path.write_text(f"a text, {path.stem}\n" * 1000)
+    keys = {"validation_share": 0.05, "test_share": 0.05}
+    with pytest.raises(UserError) as caught:
+        local(tmp_path / "out", paths, **keys)
+    there = "is 1" if number == 1 else "are 2"
+    assert (
+        f": no row is left for test, as hashes divide whole documents, of which there {there}; set "
+        "split_by: tail to hold out the end of the text, or add documents" in str(caught.value)
+    )
+    local(tmp_path / "out", paths, split_by="tail", **keys)
+    rows = read(tmp_path / "out")
+    assert sum(map(len, rows["test"])) == round(0.05 * sum(path.stat().st_size for path in paths))
 
 
 def test_the_tail_of_a_text_is_held_out_in_order(tmp_path: Path) -> None:
@@ -295,7 +382,7 @@ def test_urls_are_read_as_local_files_are(tmp_path: Path, files: list[Path]) -> 
             "z.txt",
             b"",
             {"split_by": "tail", "validation_share": 0, "test_share": 0.0001},
-            "no row is left for test (0 duplicates and 0 blank rows were dropped); ",
+            "no row is left for test; ",
         ),
     ],
 )
@@ -331,26 +418,24 @@ LEFT = (
         (
             '{"text": "a"}\n{"text": "b"}\n',
             '{"text": "a"}\n{"text": "b"}\n',
-            "{train}: no row is left for train (2 duplicates and 0 blank rows were dropped); "
-            f"{LEFT}",
+            f"{{train}}: no row is left for train (2 duplicates were dropped); {LEFT}",
         ),
         (
             '{"text": " "}\n{"text": "b"}\n',
             '{"text": "b"}\n',
-            "{train}: no row is left for train (1 duplicates and 1 blank rows were dropped); "
+            "{train}: no row is left for train (1 duplicate and 1 blank row were dropped); "
             f"{LEFT}",
         ),
         (
             '{"text": "a"}\n',
             '{"text": " "}\n',
-            "{test}: no row is left for test (0 duplicates and 1 blank rows were dropped); "
-            f"{LEFT}",
+            f"{{test}}: no row is left for test (1 blank row was dropped); {LEFT}",
         ),
         (
             '{"text": "b"}\n',
             None,
-            "{train}: no row is left for test (0 duplicates and 0 blank rows were dropped); "
-            f"{LEFT}",
+            "{train}: no row is left for test, as hashes divide whole documents, of which there is "
+            "1; set split_by: tail to hold out the end of the text, or add documents",
         ),
     ],
 )

@@ -60,6 +60,20 @@ def test_sound_runs_pass(unmet: Unmet) -> None:
     assert unmet() == []
 
 
+def test_a_patience_that_cannot_stop_a_run_is_said_before_anything_starts(
+    unmet: Unmet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = {"defaults.train.early_stopping_patience": 3, "defaults.train.eval_steps": 4}
+    assert unmet(**keys) == []
+    assert [line for line in capsys.readouterr().err.splitlines() if "warning" in line] == [
+        "warning: runs.base.train.early_stopping_patience: got 3, which can't stop the run: that "
+        "needs 4 evaluations, and there are 2 before the last step, 10; lower it to 1 "
+        "or less, or lower eval_steps"
+    ]
+    assert unmet(**{**keys, "defaults.train.eval_steps": 2}) == []
+    assert "warning" not in capsys.readouterr().err
+
+
 def test_libraries_that_images_need_are_named_before_anything_starts(
     unmet: Unmet, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
@@ -53,6 +54,35 @@ def test_a_request_counts_if_it_came_since_the_process_did(
     (history,) = stop.parent.glob("*/history.jsonl")
     assert max(line["step"] for line in read_history(history)) == steps
     assert not stop.exists()
+
+
+@pytest.mark.long
+def test_a_run_that_stops_early_ends_with_the_reason(
+    make_job: Any, small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And one of epochs that can't says so when it starts."""
+    keys = {"max_steps": 60, "learning_rate": 3.0, "warmup_ratio": 0.99, "eval_steps": 5}
+    job = make_job(early_stopping_patience=3, launcher="torchrun", **keys)
+    train_run(job, small, tmp_path / "output", job.settings, num_workers=1)
+    losses = {
+        line["step"]: line["eval_loss"]
+        for line in read_history(tmp_path / "output/history.jsonl")
+        if "eval_loss" in line
+    }
+    best, last = min(losses, key=lambda step: losses[step]), max(losses)
+    *_, line = capsys.readouterr().err.splitlines()
+    assert line.startswith(
+        f"run name: {last} of 60 steps, stopped early since 3 evaluations had no lower validation "
+        f"loss than step {best} ({losses[best]:.4f}), loss "
+    )
+    epochs = {"max_steps": None, "num_epochs": 0.5, "early_stopping_patience": 50}
+    settings = job.settings.model_copy(update={**epochs, "learning_rate": 1e-3})
+    train_run(job, small, tmp_path / "epochs", settings, num_workers=1)
+    lines = capsys.readouterr().err.splitlines()
+    planned = next(line for line in lines if re.match(r"run name: \d+ steps for 0\.5 epochs", line))
+    warning = "warning: runs.name.train.early_stopping_patience: got 50, which can't stop the run: "
+    assert lines[lines.index(planned) + 1].startswith(warning)
+    assert re.match(r"run name: \d+ steps, loss", lines[-1])
 
 
 def test_a_changed_setting_has_a_work_folder_of_its_own(

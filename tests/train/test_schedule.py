@@ -6,7 +6,7 @@ from itertools import pairwise, product
 import pytest
 
 from moray.config.schema.train import Train
-from moray.train.schedule import Evaluations, learning_rate
+from moray.train.schedule import Evaluations, learning_rate, never_stops_early
 
 
 def rates(num_steps: int, **settings: object) -> list[float]:
@@ -110,6 +110,36 @@ def test_a_run_ends_after_so_many_evaluations_without_a_lower_loss(
     patience: int | None, losses: list[float], stop: bool
 ) -> None:
     assert reported(patience, losses).stop is stop
+
+
+@pytest.mark.parametrize("num_steps", [1, 7, 10, 39, 40, 41])
+@pytest.mark.parametrize("eval_steps", [1, 4, 10, 50])
+@pytest.mark.parametrize("patience", [1, 2, 3, 9])
+def test_a_patience_that_cannot_stop_a_run_is_said(
+    num_steps: int, eval_steps: int, patience: int
+) -> None:
+    """Of a run whose first evaluation is the best."""
+    evaluations = Evaluations(patience, {})
+    stops = []
+    for step in range(eval_steps, num_steps, eval_steps):
+        evaluations.losses[step] = float(step)
+        stops.append(evaluations.stop)
+    settings = Train(
+        max_steps=num_steps,
+        eval_steps=eval_steps,
+        learning_rate=1.0,
+        early_stopping_patience=patience,
+    )
+    line = never_stops_early(settings, num_steps)
+    assert (line is None) is any(stops)
+    if line and "lower it to" in line:
+        lower = int(line.partition("lower it to ")[2].split()[0])
+        shorter = settings.model_copy(update={"early_stopping_patience": lower})
+        assert never_stops_early(shorter, num_steps) is None
+    else:
+        assert (line is None) or (num_steps - 1) // eval_steps < 2
+    without = settings.model_copy(update={"early_stopping_patience": None})
+    assert never_stops_early(without, num_steps) is None
 
 
 def test_a_resumed_run_ends_where_the_whole_one_does() -> None:

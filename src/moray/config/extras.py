@@ -44,6 +44,9 @@ QUANTIZED = {"4bit": "quantized_base", "8bit": "quantized_base"}
 WEIGHTS = {"bf16": "bf16_weights"}
 # That of each way to find copies of rows but `exact`; its module `min_hash` has `NearCopies`.
 COPIES = {"near": "near_copies"}
+# That of each type of files that isn't in `tasks/language/sources/readers`; its module `sheet` has
+# the rows of a table as `first_sheet`.
+TABLES = {".xlsx": "xlsx"}
 # That of each kind of object store, by the scheme of its URLs; its module of that name has the
 # objects there as `Store`, and `bucket` the state of a run.
 SCHEMES = {"gs": "object_store", "s3": "object_store"}
@@ -88,6 +91,9 @@ def _asked_for_by_dataset(dataset: Dataset) -> Iterator[tuple[str, str]]:
     way = getattr(dataset, "deduplicate", "")
     if way in COPIES:
         yield "deduplicate", COPIES[way]
+    for ending in getattr(dataset, "endings", ()):
+        if ending in TABLES:
+            yield "", TABLES[ending]
 
 
 def _asked_for(name: str, run: Run) -> Iterator[tuple[str, str]]:

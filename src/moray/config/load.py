@@ -164,7 +164,7 @@ def _with_template_file(place: str, section: Any) -> Any:
     value = data.get("chat_template")
     if not isinstance(value, str) or not _TEMPLATE_FILE.fullmatch(value):
         return section
-    file = Path(value)
+    file = Path(value).expanduser()
     if not file.is_file():
         key = f"{place}.data.chat_template"
         raise UserError(key, f"there is no file {value}", CHECK_PATH)

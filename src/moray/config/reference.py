@@ -38,6 +38,7 @@ the key: `runs.first.train.learnig_rate: unknown key; did you mean learning_rate
 
 - **Unknown keys** are errors, never ignored.
 - **Numbers** can be written as `1e-4`, which plain YAML reads as text.
+- **Paths** are relative to the working directory; `~` at the beginning is your home folder.
 - **Names** consist of letters, digits, `_` and `-`, and start with a letter or a digit. Names of
   runs can also have `.`, `=` and `+`, and have at most 100 characters.
 - **Sweeps:** a run with `grid` or `seeds` stands for several runs; see [sweeps](sweeps.md).

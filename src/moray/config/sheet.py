@@ -1,6 +1,7 @@
 """Runs in a table, as labs keep their samples: a row is a run, a column a key of it."""
 
 import csv
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,6 +61,7 @@ def read_sheet(path: Any) -> Sheet:
     """
     if not isinstance(path, str) or Path(path).suffix not in _DELIMITERS:
         raise UserError(_KEY, f"got {path}, expected a .tsv or .csv file", "name one, or remove it")
+    path = os.path.expanduser(path)
     if not Path(path).is_file():
         raise UserError(_KEY, f"there is no file {path}", CHECK_PATH)
     sheet = Sheet(path)

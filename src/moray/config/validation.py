@@ -45,6 +45,7 @@ _FORMS = {
     r"^[A-Za-z0-9][A-Za-z0-9_-]*$": "a name of letters, digits, - and _",
     r"\{[{%]": "the text of a Jinja template, which has {{ or {%, in the lines below "
     "chat_template: |, or the path of a .jinja file",
+    r'^[^"\r\n]$': "one character, which is no quote",
     "^[0-9a-f]{40}$": "the hash of a commit, 40 hexadecimal digits",
     "^[0-9a-f]{64}$": "a SHA-256, 64 hexadecimal digits",
 }
@@ -52,6 +53,7 @@ _FORMS = {
 # Pydantic's names for the branches of the unions in the schema, besides those of literals.
 _BRANCHES = {"BySplit", "HubSplits", "RunRef", "bool", "str", "constrained-str", "list[str]"}
 _BRANCHES |= {"BestRef", "tagged-union[RunRef,BestRef]", "WorkerRange", "list[constrained-int]"}
+_BRANCHES |= {"function-after[expanduser(), str]", "list[function-after[expanduser(), str]]"}
 _BRANCHES |= {"Range", "list", "tagged-union[Range,list[any]]"}
 _BRANCHES |= {"dict[constrained-str,constrained-float]", "dict[str,constrained-float]"}
 _BRANCHES |= {"constrained-int", "[key]", "constrained-float"}

@@ -21,7 +21,7 @@ def write_dataset(
 ) -> dict[str, Any]:
     """Write each document to the file of its split; returns the description in `dataset.json`."""
     folder.mkdir(parents=True, exist_ok=True)
-    staging = Staging(format, keep_groups, "refuse", 0.0, 0.0)
+    staging = Staging(format, keep_groups, 0.0, 0.0)
     writer = DatasetWriter(folder, format, keep_groups)
     waiting: dict[str, list[Document]] = {split: [] for split in SPLITS}
 

@@ -67,6 +67,7 @@ class OpenSource:
         look: what the survey needs to see of each document; None if it is in the dataset.
         survey: learns what the task needs to know about the documents; None if it needs nothing.
         bad_rows: what is done about rows that are no valid documents.
+        max_bad_rows: the largest share of them that is dropped.
         has_columns: whether its rows are the user's, some of whose columns may not be read.
     """
 
@@ -77,6 +78,7 @@ class OpenSource:
     look: Look | None = None
     survey: Survey | None = None
     bad_rows: Policy = "refuse"
+    max_bad_rows: float = 0.0
     has_columns: bool = False
 
 

@@ -26,15 +26,19 @@ class Counts:
     Attributes:
         related: of the rows that the source holds out, how many have their group in train.
         near: near copies that were dropped from train, by kind.
+        kept: rows of train that are copies of others there, if they were looked for and kept.
     """
 
     duplicates: Counter[str] = field(default_factory=Counter)
     blanks: Counter[str] = field(default_factory=Counter)
     related: Counter[str] = field(default_factory=Counter)
     near: Counter[Copy] = field(default_factory=Counter)
+    kept: Counter[Copy] = field(default_factory=Counter)
 
 
-def by_hash(rows: StagedRows, counts: Counts, copies: Copies | None = None) -> Divided:
+def by_hash(
+    rows: StagedRows, counts: Counts, copies: Copies | None = None, keeps_copies: bool = False
+) -> Divided:
     """Divide rows by the hashes of their groups, see `Staging` and `group_of`.
 
     A document's split doesn't depend on the other documents. If exact duplicates fall into
@@ -44,6 +48,7 @@ def by_hash(rows: StagedRows, counts: Counts, copies: Copies | None = None) -> D
     Args:
         counts: updated.
         copies: finds the documents of train to drop as copies of others; None to keep those.
+        keeps_copies: whether copies are only counted.
     """
     held_out = _HeldOut(rows)
     kinds = _Kinds(copies, rows)
@@ -51,7 +56,11 @@ def by_hash(rows: StagedRows, counts: Counts, copies: Copies | None = None) -> D
         for table in rows.tables(split):
             table, splits = _without_blanks(table, numbers(table, Fact.SPLIT), counts.blanks)
             kind = kinds.of(splits)
-            is_copy = ~held_out.keep(splits, digests(table, Fact.IDENTITY)) | (kind == Copy.EXACT)
+            is_copy = ~held_out.keep(splits, digests(table, Fact.IDENTITY))
+            if keeps_copies:
+                counts.kept.update(map(Copy, kind[~is_copy & (kind != Copy.NONE)].tolist()))
+                kind[:] = Copy.NONE
+            is_copy |= kind == Copy.EXACT
             _add(counts.duplicates, splits[is_copy])
             is_near = ~is_copy & (kind != Copy.NONE)
             counts.near.update(map(Copy, kind[is_near].tolist()))

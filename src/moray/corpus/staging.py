@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from moray.config.tasks import FormatName
-from moray.corpus.bad_rows import BadRows, Policy
+from moray.corpus.bad_rows import BadRows
 from moray.corpus.dataset import (
     SPLITS,
     Document,
@@ -104,7 +104,6 @@ class Staging:
 
     format: FormatName
     keep_groups: bool
-    bad_rows: Policy
     validation: float
     test: float
     sketches: Sketches | None = None
@@ -113,7 +112,8 @@ class Staging:
     def __call__(self, item: tuple[str, Part]) -> Staged:
         """Read a part of a split."""
         split, part = item
-        findings = Findings(BadRows(self.bad_rows))
+        # Those that are refused are counted too, by who reads all parts.
+        findings = Findings(BadRows("drop"))
         documents = [*part.documents(findings)]
         if self.look:
             documents = [*map(self.look.see, documents)]

@@ -35,6 +35,7 @@ def compare_dataset(
     files: Mapping[str, Sequence[str]],
     seconds: float,
     by_rows: bool,
+    written: Mapping[str, Any],
     apart: bool,
 ) -> Iterator[Comparison]:
     """Compare the rows of a dataset with those of its files, and its splits with each other.
@@ -45,17 +46,27 @@ def compare_dataset(
         files: those of the user, by split; empty for other sources.
         seconds: that it took to write the splits.
         by_rows: whether each row of a file becomes one row, unless it is dropped.
+        written: the keys of the dataset that say how its tables are written and how many rows of
+            them are read, if they aren't at their defaults.
         apart: whether the splits were made by their rows, so that they can share none.
     """
     room = max(_FEW_SECONDS, _SHARE * seconds)
     paths = [Path(name) for names in files.values() for name in names]
-    counters = [_num_rows(path) for path in paths] if by_rows else []
-    if counters and None not in counters:
+    encoding, most = written.get("encoding", "utf-8-sig"), written.get("max_rows")
+    delimiters = {name: written.get("delimiter", ",") for names in files.values() for name in names}
+    delimiters |= description.get("delimiters", {})
+    counters = {
+        split: [_num_rows(Path(name), encoding, delimiters[name]) for name in names]
+        for split, names in files.items()
+        if by_rows
+    }
+    if counters and all(None not in some for some in counters.values()):
         what, library = "rows of the files", f"pyarrow {version('pyarrow')} and csv"
         if sum(path.stat().st_size for path in paths) > room * _BYTES_PER_SECOND:
             yield Comparison(what, skipped=_TOO_LARGE)
         else:
-            rows = sum(count() for count in counters if count)
+            totals = (sum(count() for count in some) for some in counters.values())
+            rows = sum(min(total, most or total) for total in totals)
             yield Comparison(what, _num_accounted_for(description), rows, library, rows)
     splits = {split: folder / f"{split}.parquet" for split in description["splits"]}
     num_rows = sum(split["rows"] for split in description["splits"].values())
@@ -75,14 +86,14 @@ def _num_accounted_for(description: Mapping[str, Any]) -> int:
     return int(in_splits + dropped + bad)
 
 
-def _num_rows(path: Path) -> Any:
+def _num_rows(path: Path, encoding: str, delimiter: str) -> Any:
     """A function that counts the rows of a file; None for a kind that isn't counted."""
     name = path.name.lower()
     opener = gzip.open if name.endswith(".gz") else open
     name = name.removesuffix(".gz")
 
     def lines(end: str) -> Iterator[str]:
-        with opener(path, "rt", encoding="utf-8-sig", newline=end) as file:
+        with opener(path, "rt", encoding=encoding, newline=end) as file:
             yield from file
 
     def num_lines() -> int:
@@ -92,9 +103,10 @@ def _num_rows(path: Path) -> Any:
         return lambda: pq.read_metadata(path).num_rows
     if name.endswith((".jsonl", ".ndjson")):
         return num_lines
-    if name.endswith(".csv"):
+    # Between tabs, quotes may be part of the text.
+    if name.endswith(".csv") and delimiter != "\t":
         # An empty line has no cells, a row of empty values has.
-        return lambda: sum(map(bool, csv.reader(lines("")))) - 1
+        return lambda: sum(map(bool, csv.reader(lines(""), delimiter=delimiter))) - 1
     if name.endswith(".json"):
         is_list = next((line.lstrip()[0] for line in lines("\n") if line.strip()), "") == "["
         return (lambda: len(json.loads("".join(lines("\n"))))) if is_list else num_lines

@@ -1,5 +1,6 @@
 """Read a dataset from its source, split it, and write it as Parquet."""
 
+import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -38,6 +39,10 @@ from moray.provenance.manifest import DATASET, fingerprint
 from moray.rows.journal import resumable_folder
 from moray.stages.read_source import read_source
 
+# Keys that say how tables are written, and how much of them is read.
+_WRITTEN = ("delimiter", "encoding", "max_rows")
+# Of more rows, copies are only looked for if they are dropped: they take memory.
+_MOST_COUNTED = 1_000_000
 _DATASET: TypeAdapter[Dataset] = TypeAdapter(Dataset)
 
 
@@ -79,20 +84,23 @@ def download(
         tail = getattr(section, "split_by", "hash") == "tail"
         shares = (0.0, 0.0) if tail else (validation, test)
         keeps_groups, sketches = source.keeps_groups, _sketches(section)
-        staging = Staging(
-            section.format, keeps_groups, source.bad_rows, *shares, sketches, source.look
-        )
+        staging = Staging(section.format, keeps_groups, *shares, sketches, source.look)
         rows, num_rows, findings = read_source(source, staging, output, journal, places, execution)
         counts, contradictions = Counts(), Contradictions(rows)
         if tail:
             divided = by_tail(rows, counts, staging, validation, test)
         else:
-            divided = by_hash(rows, counts, _copies(section, output))
+            copies = _copies(section, output)
+            # Only to count them.
+            counted = ExactCopies() if copies is None and num_rows <= _MOST_COUNTED else None
+            divided = by_hash(rows, counts, copies or counted, keeps_copies=copies is None)
         writer = DatasetWriter(output, section.format, keeps_groups)
         shown = progress(
             divided, f"divide {name}", "row", num_rows, units_of=lambda one: len(one[0])
         )
-        num_repeats = _write(shown, writer, source.survey, places, counts)
+        num_repeats = _write(
+            shown, writer, source.survey, places, counts, _can_cut(section, source)
+        )
         splits = writer.close()
         num_rows = sum(split["rows"] for split in splits.values())
         dropped = counts.duplicates.total() + counts.blanks.total() + counts.near.total()
@@ -104,7 +112,7 @@ def download(
             **_facts(source, findings, counts.near),
         }
         description = describe(output, section.format, splits, facts)
-        findings.bad_rows.check(f"datasets.{name}.bad_rows", num_rows + dropped)
+        findings.bad_rows.check(f"datasets.{name}", num_rows + dropped, source.max_bad_rows)
         if source.has_columns:
             columns = getattr(section, "columns", {})
             findings.columns.check(columns, f"datasets.{name}.columns")
@@ -116,6 +124,7 @@ def download(
                 files,
                 seconds=time.monotonic() - began,
                 by_rows=section.source == "files" and not tail,
+                written={key: cfg[key] for key in _WRITTEN if key in cfg},
                 apart=not tail and len(source.splits) == 1,
             )
             proof = conclude(collect("rows", compared), proofs, f"datasets.{name}")
@@ -151,6 +160,17 @@ def _sketches(section: Dataset) -> Sketches | None:
     return sketches
 
 
+def _can_cut(section: Dataset, source: OpenSource) -> bool:
+    """Whether `split_by: tail` can take the place of what a section says."""
+    return (
+        getattr(section, "split_by", "") == "hash"
+        and section.format == "text"
+        and "group" not in getattr(section, "columns", {})
+        and getattr(section, "deduplicate", "") == "held-out"
+        and [*source.splits] == ["train"]
+    )
+
+
 def _copies(section: Dataset, folder: Path) -> Copies | None:
     """What finds the copies within train that a section asks to leave out."""
     way = getattr(section, "deduplicate", "held-out")
@@ -168,11 +188,13 @@ def _write(
     survey: Survey | None,
     places: Mapping[str, str],
     counts: Counts,
+    can_cut: bool,
 ) -> int:
     """Write rows to their splits; returns the number of those whose answers repeat their prompt.
 
     Args:
         survey: notes them.
+        can_cut: whether the text of a document can be in several splits, if the user likes.
 
     Raises:
         UserError: if none are left to train or to test on.
@@ -191,12 +213,16 @@ def _write(
             own = numbers_of_splits == number
             writer.add(SPLITS[number], table.filter(pa.array(own)), sizes[own])
             num_rows[SPLITS[number]] += times
-    _check_splits(num_rows, len(groups), places, counts)
+    _check_splits(num_rows, len(groups), places, counts, can_cut)
     return num_repeats
 
 
 def _check_splits(
-    num_rows: Counter[str], num_groups: int, places: Mapping[str, str], counts: Counts
+    num_rows: Counter[str],
+    num_groups: int,
+    places: Mapping[str, str],
+    counts: Counts,
+    can_cut: bool,
 ) -> None:
     """Check that rows are left to train and to test on.
 
@@ -209,15 +235,27 @@ def _check_splits(
             f"all {num_rows.total():,} rows share their prompt or group, so all are in one split",
             "name a column whose values differ under columns.group, or give a file for test",
         )
+    verb = "is" if num_rows.total() == 1 else "are"
+    there = f", as hashes divide whole documents, of which there {verb} {num_rows.total():,}"
+    whole = there if can_cut else ""
     for split in ("train", "test"):
         if split not in num_rows:
             raise UserError(
                 places.get(split, places["train"]),
-                f"no row is left for {split} ({counts.duplicates[split]} duplicates and "
-                f"{counts.blanks[split]} blank rows were dropped)",
-                "add rows that are in no other split, or change the shares; rows of the same "
+                f"no row is left for {split}{_dropped(split, counts)}{whole}",
+                "set split_by: tail to hold out the end of the text, or add documents"
+                if can_cut
+                else "add rows that are in no other split, or change the shares; rows of the same "
                 "prompt or group are all in one",
             )
+
+
+def _dropped(split: str, counts: Counts) -> str:
+    """What was dropped of a split, in brackets."""
+    numbers = {"duplicate": counts.duplicates[split], "blank row": counts.blanks[split]}
+    parts = [_number(number, noun) for noun, number in numbers.items() if number]
+    verb = "was" if sum(numbers.values()) == 1 else "were"
+    return f" ({' and '.join(parts)} {verb} dropped)" if parts else ""
 
 
 def _facts(source: OpenSource, findings: Findings, near: Counter[Copy]) -> dict[str, Any]:
@@ -245,15 +283,32 @@ def _lines(
     sizes = ", ".join(f"{split} {part['rows']:,}" for split, part in splits.items())
     megabytes = sum(part["bytes"] for part in splits.values()) / 1e6
     what = source.survey.summary if source.survey else f"rows, {megabytes:.1f} MB"
+    drops_all = getattr(section, "deduplicate", "held-out") != "held-out"
     left_out = "".join(
-        f", {counter.total():,} {kind} dropped"
-        for kind, counter in (
-            ("duplicates", counts.duplicates),
-            ("blank documents", counts.blanks),
+        f", {_number(counter.total(), *words)} dropped"
+        for words, counter in (
+            (
+                ("duplicate",)
+                if drops_all
+                else ("copy of held-out rows", "copies of held-out rows"),
+                counts.duplicates,
+            ),
+            (("blank document",), counts.blanks),
         )
         if counter
     )
     yield f"dataset {name}: {sizes} {what}{left_out}{_near_copies(counts.near)}"
+    if counts.kept and hasattr(section, "deduplicate"):
+        copies = _number(counts.kept.total(), "row", "rows")
+        verb = "is a copy of another" if counts.kept.total() == 1 else "are copies of others"
+        yield f"dataset {name}: {copies} of train {verb} there; deduplicate: exact drops such rows"
+    if delimiters := source.origin.get("delimiters"):
+        first, delimiter = next(iter(delimiters.items()))
+        more = f" and {len(delimiters) - 1:,} more files" if len(delimiters) > 1 else ""
+        yield (
+            f"dataset {name}: values are separated by {json.dumps(delimiter)} in {first}{more}, by "
+            "the header"
+        )
     if source.has_columns:
         has_answers = section.format != "text"
         if line := findings.columns.line_about_columns(name, has_answers):
@@ -280,11 +335,15 @@ def _lines_about_rows(
                 "their prompt or group with rows to train on"
             )
     for reason in findings.bad_rows.facts()["bad_rows"]:
-        plural = "s" * (reason["rows"] != 1)
         yield (
-            f"dataset {name}: {reason['rows']:,} bad row{plural} dropped, the first in "
+            f"dataset {name}: {_number(reason['rows'], 'bad row')} dropped, the first in "
             f"{reason['first']}: {reason['problem']}"
         )
+
+
+def _number(number: int, one: str, several: str = "") -> str:
+    """A number with its noun."""
+    return f"{number:,} {one if number == 1 else several or f'{one}s'}"
 
 
 def _near_copies(near: Counter[Copy]) -> str:
@@ -292,6 +351,6 @@ def _near_copies(near: Counter[Copy]) -> str:
     if not near:
         return ""
     of_held_out = near[Copy.NEAR_HELD_OUT]
-    return f", {near.total():,} near copies dropped" + (
+    return f", {_number(near.total(), 'near copy', 'near copies')} dropped" + (
         f", {of_held_out:,} of them of rows that are held out" if of_held_out else ""
     )

@@ -13,6 +13,7 @@ from moray.config.schema.experiment import Experiment, Run
 from moray.config.schema.models import HubModel, PathModel, ScratchModel
 from moray.config.schema.train import Adapter
 from moray.config.tasks import FORMATS, MODALITIES, TASKS, module_of, sequence_length
+from moray.console import say
 from moray.errors import ConfigError, UserError
 from moray.hub import has_token, missing_token_error
 from moray.model.chat_template import (
@@ -31,6 +32,7 @@ from moray.model.shapes import (
 from moray.provenance.manifest import read_json
 from moray.tracking.interface import missing_packages
 from moray.train.checks import missing_requirements, model_faults, sharding_faults
+from moray.train.schedule import never_stops_early
 
 _RESULTS = Path("results")
 # Keys of an adapter, by those of PEFT's file.
@@ -85,6 +87,20 @@ def preflight(
             faults += map(missing_token_error, pushed)
     if faults:
         raise ConfigError(list({str(fault): fault for fault in faults}.values()))
+    for line in _lines_about_patience(experiment, runs):
+        say(line)
+
+
+def _lines_about_patience(experiment: Experiment, names: Sequence[str]) -> Iterator[str]:
+    """A line for each patience that can't stop the runs that have it."""
+    runs_by_line: dict[str, list[str]] = {}
+    for name in names:
+        settings = experiment.runs[name].train
+        if settings.max_steps and (line := never_stops_early(settings, settings.max_steps)):
+            runs_by_line.setdefault(line, []).append(name)
+    for line, (first, *others) in runs_by_line.items():
+        more = f" (and of {len(others):,} more)" if others else ""
+        yield f"warning: runs.{first}.train.early_stopping_patience{more}: {line}"
 
 
 def _of_model(experiment: Experiment, name: str, run: Run) -> tuple[Shapes | None, list[UserError]]:

@@ -16,6 +16,9 @@ from moray.errors import UserError
 from moray.rows.journal import INTERRUPTIONS, Journal
 from moray.workers.pool import PARSE, Pool, open_pool
 
+# To count bad rows, a source is read on to so many rows, which takes seconds.
+_MOST_COUNTED = 100_000
+
 Line = dict[str, Any]
 """The line of a part in the journal: its numbers of `rows` and `bytes`, and its `findings`."""
 
@@ -42,7 +45,8 @@ def read_source(
         UserError: if rows can't be read, a split has none, or Ray can't be used.
     """
     rows = StagedRows(folder, source.splits)
-    findings, num_rows = Findings(BadRows(source.bad_rows)), Counter[str]()
+    findings, num_rows = Findings(BadRows("drop")), Counter[str]()
+    refuses = source.bad_rows == "refuse"
     known = [*chain.from_iterable(map(journal.lines, source.splits))]
     unit, key, scale = "MB", "bytes", 1e-6
     if not source.num_bytes:
@@ -59,9 +63,13 @@ def read_source(
         for line in chain(known, new):
             findings.update(line["findings"])
             num_rows[line["split"]] += line["rows"]
+            if refuses and num_rows.total() + len(findings.bad_rows) >= _MOST_COUNTED:
+                findings.bad_rows.refuse(num_rows.total(), are_all=False)
+    if refuses:
+        findings.bad_rows.refuse(num_rows.total(), are_all=True)
     for split, place in places.items():
         if not num_rows[split]:
-            findings.bad_rows.check(f"datasets.{folder.name}.bad_rows", 0)
+            findings.bad_rows.check(f"datasets.{folder.name}", 0, source.max_bad_rows)
             raise UserError(place, "got no rows", "add some")
     return rows, num_rows.total(), findings
 

@@ -3,7 +3,7 @@
 import math
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +40,7 @@ from moray.train.failures import (
 from moray.train.history import HISTORY, read_history
 from moray.train.identity import id_of_training, identity_of, other_libraries
 from moray.train.performance import gc_disabled
+from moray.train.schedule import Evaluations, never_stops_early
 from moray.train.spec import Part, RunSpec
 from moray.train.supervision import (
     Judge,
@@ -105,6 +106,9 @@ def run_training(spec: RunSpec, output: Path, judge: Judge | None = None) -> Non
         deliveries = _deliveries(placed, [whole, *adapters])
         if judge is None:
             say(f"run {run}: {_starting(spec, newest)}")
+            # That of steps that the config names was said before the first job.
+            if not settings.max_steps and (line := never_stops_early(settings, _steps(spec)[0])):
+                say(f"warning: runs.{run}.train.early_stopping_patience: {line}")
         described = {
             "run": run,
             "id": id_of_training(storage.records),
@@ -147,18 +151,39 @@ def run_training(spec: RunSpec, output: Path, judge: Judge | None = None) -> Non
     write_json(output / "train.json", record)
     loss = next(line["loss"] for line in reversed(lines) if "loss" in line)
     resumed = f", resumed from step {facts['resumed_from']}" if facts["resumed_from"] else ""
-    say(f"run {run}: {facts['steps']} steps{resumed}, loss {loss:.4f}, {seconds:.0f} s")
+    steps = _trained_steps(facts["steps"], lines, settings.early_stopping_patience)
+    say(f"run {run}: {steps}{resumed}, loss {loss:.4f}, {seconds:.0f} s")
+
+
+def _trained_steps(step: int, history: Sequence[Mapping[str, Any]], patience: int | None) -> str:
+    """The number of steps of a run, and why they are fewer than planned."""
+    num_steps = history[-1]["num_steps"]
+    losses = {line["step"]: line["eval_loss"] for line in history if "eval_loss" in line}
+    evaluations = Evaluations(patience, losses)
+    if step == num_steps or not evaluations.stop or not (best := evaluations.best):
+        return f"{step} steps"
+    plural = "s" * (patience != 1)
+    return (
+        f"{step} of {num_steps} steps, stopped early since {patience} evaluation{plural} had no "
+        f"lower validation loss than step {best} ({losses[best]:.4f})"
+    )
+
+
+def _steps(spec: RunSpec) -> tuple[int, str]:
+    """The number of steps that are planned, and the reason if the config doesn't have it."""
+    settings = spec.settings
+    if settings.max_steps:
+        return settings.max_steps, ""
+    stores = (read_manifest(part.store)["splits"]["train"] for part in spec.parts)
+    num_rows = sum(store["rows"] for store in stores)
+    num_steps = math.ceil(settings.num_epochs * num_rows / settings.global_batch_size)
+    plural = "epoch" if settings.num_epochs == 1 else "epochs"
+    return num_steps, f" for {settings.num_epochs:g} {plural} of {num_rows:,} rows"
 
 
 def _starting(spec: RunSpec, step: int | None) -> str:
     """What is about to happen: until the first step, workers start in silence."""
-    settings, num_steps, reason = spec.settings, spec.settings.max_steps, ""
-    if not num_steps:
-        stores = (read_manifest(part.store)["splits"]["train"] for part in spec.parts)
-        num_rows = sum(store["rows"] for store in stores)
-        num_steps = math.ceil(settings.num_epochs * num_rows / settings.global_batch_size)
-        plural = "epoch" if settings.num_epochs == 1 else "epochs"
-        reason = f" for {settings.num_epochs:g} {plural} of {num_rows:,} rows"
+    settings, (num_steps, reason) = spec.settings, _steps(spec)
     resuming = f", resuming from step {step:,}" if step else ""
     if spec.adapter and not spec.adapter.create_new_adapter:
         reason += f", training the adapter in {spec.start}"

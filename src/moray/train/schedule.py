@@ -28,6 +28,22 @@ def learning_rate(settings: Train, step: int, num_steps: int) -> float:
     return settings.learning_rate * (lowest + (1 - lowest) * share)
 
 
+def never_stops_early(settings: Train, num_steps: int) -> str | None:
+    """What is to say about a patience that is too long for the steps of a run; else None."""
+    patience = settings.early_stopping_patience
+    before_end = (num_steps - 1) // settings.eval_steps
+    # The first evaluation can be the best.
+    if patience is None or before_end > patience:
+        return None
+    verb = "is" if before_end == 1 else "are"
+    possible = f"lower it to {before_end - 1} or less, or " if before_end > 1 else ""
+    return (
+        f"got {patience}, which can't stop the run: that needs {patience + 1} evaluations, and "
+        f"there {verb} {before_end:,} before the last step, {num_steps:,}; {possible}lower "
+        "eval_steps"
+    )
+
+
 @dataclass
 class Evaluations:
     """The validation losses of a run, in the order of their steps.

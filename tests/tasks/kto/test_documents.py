@@ -132,9 +132,9 @@ def text(**changes: Any) -> dict[str, Any]:
         (text(label=2), "got 2 for the label, expected true or false"),
         (text(label=0.5), "got 0.5 for the label, expected true or false"),
         ({"prompt": "a", "completion": "b"}, "got columns prompt, completion, expected label"),
-        (text(completion=" \n"), "got an empty completion, expected text"),
-        (text(completion=None), "got an empty completion, expected text"),
-        (text(completion=[]), "got an empty completion, expected text"),
+        (text(completion=" \n"), "got nothing in column completion, expected an answer"),
+        (text(completion=None), "got nothing in column completion, expected an answer"),
+        (text(completion=[]), "got nothing in column completion, expected an answer"),
         (text(prompt=None), "got no prompt, expected one for each completion"),
         (
             text(prompt=[ASKED]),

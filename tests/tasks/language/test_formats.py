@@ -178,10 +178,8 @@ def test_a_missing_column_is_reported_with_those_that_are_there(
 @pytest.mark.parametrize("mark", [";", "\t", "|"])
 def test_values_that_commas_do_not_separate_get_a_remedy(mark: str) -> None:
     error = refusal({f"prompt{mark}completion": f"a{mark}b"}, Shape("prompt-completion"))
-    assert error.problem == f"got one column, {f'prompt{mark}completion'!r}, expected prompt"
-    assert (
-        error.remedy == f"separate values by commas instead of {mark!r}, or by tabs in a .tsv file"
-    )
+    assert error.problem == f"got columns {f'prompt{mark}completion'!r}, expected prompt"
+    assert error.remedy == f"set delimiter: {json.dumps(mark)}, of source: files or url"
 
 
 def test_of_messages_and_a_completion_the_messages_are_read() -> None:
@@ -283,7 +281,23 @@ def test_a_column_of_groups_has_any_name_and_is_in_each_row() -> None:
 def test_a_completion_has_text(completion: str) -> None:
     row = {"prompt": "a", "completion": completion}
     problem = refusal(row, Shape("prompt-completion")).problem
-    assert problem == "got an empty completion, expected text"
+    assert problem == "got nothing in column completion, expected an answer"
+
+
+@pytest.mark.parametrize(
+    ("format", "name", "row"),
+    [
+        ("instruction", "output", {"instruction": "a", "mine": " "}),
+        ("prompt-completion", "completion", {"prompt": "a", "mine": ""}),
+        ("preference", "rejected", {"prompt": "a", "chosen": "b", "mine": None}),
+        ("unpaired-preference", "completion", {"prompt": "a", "mine": "", "label": True}),
+    ],
+)
+def test_an_empty_answer_is_reported_by_the_users_column(
+    format: FormatName, name: str, row: dict[str, Any]
+) -> None:
+    problem = refusal(row, Shape(format, {name: "mine"})).problem
+    assert problem == "got nothing in column mine, expected an answer"
 
 
 def test_words_with_tags_may_have_their_other_usual_names() -> None:

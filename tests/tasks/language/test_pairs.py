@@ -154,9 +154,8 @@ def test_system_prompt_and_tools_are_those_of_conversations() -> None:
 @pytest.mark.parametrize("blank", ["", " \n", None])
 def test_an_answer_of_a_pair_has_text(name: str, blank: str | None) -> None:
     pair = {"prompt": "a", "chosen": "b", "rejected": "c", name: blank}
-    assert (
-        refusal(pair, Shape("preference")).problem == f"got nothing for {name}, expected an answer"
-    )
+    problem = refusal(pair, Shape("preference")).problem
+    assert problem == f"got nothing in column {name}, expected an answer"
     talks = {
         answer: [QUESTION, {"role": "assistant", "content": pair[answer]}]
         for answer in ("chosen", "rejected")
@@ -180,9 +179,9 @@ def test_what_is_no_pair_costs_one_line() -> None:
         (TEXT | {"rejected": "b"}, "chosen and rejected are equal, so neither is preferred"),
         (SPOKEN | {"rejected": [GOOD]}, "chosen and rejected are equal, so neither is preferred"),
         (SPOKEN | {"rejected": GOOD}, "chosen and rejected are equal, so neither is preferred"),
-        (TEXT | {"rejected": None}, "got nothing for rejected, expected an answer"),
-        (TEXT | {"chosen": ""}, "got nothing for chosen, expected an answer"),
-        (SPOKEN | {"chosen": []}, "got nothing for chosen, expected an answer"),
+        (TEXT | {"rejected": None}, "got nothing in column rejected, expected an answer"),
+        (TEXT | {"chosen": ""}, "got nothing in column chosen, expected an answer"),
+        (SPOKEN | {"chosen": []}, "got nothing in column chosen, expected an answer"),
         *(
             (
                 {"chosen": chosen, "rejected": rejected},

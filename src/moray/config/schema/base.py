@@ -1,10 +1,11 @@
 """The base class of the config's sections, and what results depend on of their keys."""
 
+import os
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
 EXECUTION_ONLY = "moray:execution-only"
@@ -32,6 +33,8 @@ Revision = Annotated[
         pattern=r"^[0-9a-f]{40}$",
     ),
 ]
+# A path, in which `~` is the user's home, as a shell would have it.
+UserPath = Annotated[str, AfterValidator(os.path.expanduser)]
 # A file is read before the config is checked; editors see its path.
 ChatTemplate = Annotated[
     str,

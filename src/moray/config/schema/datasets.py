@@ -2,11 +2,22 @@
 
 import platform
 import re
+from itertools import chain
+from pathlib import PurePath
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from moray.config.schema.base import Fraction, RepoId, Revision, Section, Seed, added
+from moray.config.schema.base import (
+    Fraction,
+    PositiveInt,
+    RepoId,
+    Revision,
+    Section,
+    Seed,
+    UserPath,
+    added,
+)
 from moray.config.schema.image_datasets import Digits, Idx, ImageFolder
 from moray.config.schema.sources import TEST_SHARE, VALIDATION_SHARE, Source
 from moray.config.splits import Split, expressions_by_split, paths_by_split
@@ -15,7 +26,7 @@ from moray.config.tasks import FORMATS, FormatName
 Deduplicate = Literal["held-out", "exact", "near"]
 # In other formats, nearly the same words can have another label or another answer.
 WITH_NEAR_COPIES = ("text", "prompt-completion", "instruction", "messages")
-Paths = str | Annotated[list[str], Field(min_length=1)]
+Paths = UserPath | Annotated[list[UserPath], Field(min_length=1)]
 ProblemType = Literal["single_label_classification", "multi_label_classification", "regression"]
 
 # Also matches in chained URLs. Keys of object stores may contain a slash; a port is not a secret.
@@ -113,7 +124,10 @@ class _Table(Source):
         "refuse",
         description="What to do with rows that don't fit the format. `refuse`: stop at the first. "
         "`drop`: leave them out, and say how many there are and where the first is, for each "
-        "reason; if they are more than 1 %, stop.",
+        "reason; if they are more than `max_bad_rows`, stop.",
+    )
+    max_bad_rows: Fraction = added(
+        0.01, description="Largest share of all rows that `bad_rows: drop` leaves out."
     )
     problem_type: ProblemType | None = added(
         None,
@@ -174,6 +188,10 @@ class _Table(Source):
                 f"columns.{unknown[0]}: format {self.format} doesn't have this column, only "
                 f"{', '.join(FORMATS[self.format].columns)}; rename the key or change the format"
             )
+        if self.bad_rows == "refuse" and "max_bad_rows" in self.model_fields_set:
+            raise ValueError(
+                "max_bad_rows: only for bad_rows: drop; set that too, or remove max_bad_rows"
+            )
         if self.bad_rows == "drop" and self.format == "images":
             raise ValueError(
                 "bad_rows: drop doesn't work for format: images; remove it, and the bad images"
@@ -191,16 +209,69 @@ class _Table(Source):
         return self
 
 
-class LocalFiles(_Table):
+class _Files(_Table):
+    """Base class of the sources that are files of tables or text."""
+
+    delimiter: Annotated[str, Field(pattern=r'^[^"\r\n]$')] | None = added(
+        None,
+        description="Character between the values of `.csv` and `.tsv` files, such as `;` or "
+        '`"\\t"`. By default a comma in `.csv` and a tab in `.tsv`, unless the header is one name '
+        "by that with a semicolon, a tab, a bar or a comma in it, which then is what separates "
+        "values; the download says so.",
+    )
+    encoding: str = added(
+        "utf-8",
+        description="Encoding of the files' text, by its name in Python, such as `cp1252` or "
+        "`utf-16`. Parquet and `.xlsx` have their own.",
+    )
+    max_rows: PositiveInt | None = added(
+        None,
+        description="Read only the first rows: of each split that has files of its own, as many, "
+        "in the order of the files, with bad, blank and repeated ones; of `.txt`, documents.",
+    )
+
+    @property
+    def endings(self) -> set[str]:
+        """The endings of the files that the config names."""
+        locations = self.path if isinstance(self, LocalFiles) else getattr(self, "url", [])
+        every = chain.from_iterable(paths_by_split(locations).values())
+        return {PurePath(path).suffix.lower() for path in every}
+
+    @property
+    def libraries(self) -> dict[str, str]:
+        openpyxl = {"openpyxl": "openpyxl"} if ".xlsx" in self.endings else {}
+        return super().libraries | openpyxl
+
+    @model_validator(mode="after")
+    def _encoding_is_known(self) -> Self:
+        try:
+            "".encode(self.encoding)
+        except (LookupError, ValueError):
+            raise ValueError(
+                f"encoding: Python doesn't know {self.encoding!r} as one of text; write a name "
+                "such as utf-8, cp1252 or utf-16"
+            ) from None
+        return self
+
+    @model_validator(mode="after")
+    def _are_tables(self) -> Self:
+        own = {"delimiter", "encoding", "max_rows"} & self.model_fields_set
+        if self.format == "images" and own:
+            raise ValueError(f"{min(own)}: only for tables and text, not for images; remove it")
+        return self
+
+
+class LocalFiles(_Files):
     """Files on this machine or on a shared file system."""
 
     source: Literal["files"] = Field(description="Selects this source.")
     path: Locations = Field(
         description="Path or glob, or a list of them, relative to the working directory: `.txt` "
         "(one document per file; a large file is cut into documents of 4 MB), `.jsonl` or "
-        "`.ndjson`, `.json`, `.csv`, `.tsv`, `.parquet` (one document per row). All except "
-        "`.parquet` can be compressed (`.gz`, `.zst`). A folder stands for the files of these "
-        "types in it. Or `{train: …, validation: …, test: …}`.",
+        "`.ndjson`, `.json`, `.csv`, `.tsv`, `.parquet`, `.xlsx` (one document per row; the "
+        "first sheet; needs the optional `xlsx` extra). All except `.parquet` and `.xlsx` can be "
+        "compressed (`.gz`, `.zst`). A folder stands for the files of "
+        "these types in it but `.xlsx`. Or `{train: …, validation: …, test: …}`.",
     )
 
     @property
@@ -220,7 +291,7 @@ class LocalFiles(_Table):
         return self
 
 
-class Url(_Table):
+class Url(_Files):
     """Files on a web server or in an object store, read through fsspec."""
 
     source: Literal["url"] = Field(description="Selects this source.")

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from moray.config.folders import files_below
-from moray.config.schema.base import Fraction, Section
+from moray.config.schema.base import Fraction, Section, UserPath
 from moray.config.schema.sources import TEST_SHARE, VALIDATION_SHARE, Source
 from moray.config.splits import Split, folders_by_split, idx_files_by_split
 from moray.errors import UserError
@@ -31,8 +31,8 @@ class Digits(Source):
 class IdxFiles(Section):
     """The two files of a split in the format of MNIST, compressed (`.gz`) or not."""
 
-    images: str = Field(description="Path of the images, relative to the working directory.")
-    labels: str = Field(description="Path of the labels.")
+    images: UserPath = Field(description="Path of the images, relative to the working directory.")
+    labels: UserPath = Field(description="Path of the labels.")
 
 
 class Idx(Source):
@@ -64,7 +64,7 @@ class ImageFolder(Source):
 
     source: Literal["image-folder"] = Field(description="Selects this source.")
     format: Literal["images"] = Field("images", description="Images with a label each.")
-    path: str = Field(
+    path: UserPath = Field(
         description="Path of the folder, relative to the working directory. It contains the "
         "folders of the classes; or `train` and, optionally, `validation` (or `val`, `valid`) and "
         "`test`, which contain them. Links are followed, and hidden folders left out. The files "

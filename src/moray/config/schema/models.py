@@ -12,6 +12,7 @@ from moray.config.schema.base import (
     RunName,
     Section,
     Seed,
+    UserPath,
     added,
 )
 
@@ -97,7 +98,7 @@ class _Existing(Section):
         description="For text: the token that ends texts and answers, instead of the tokenizer's "
         "own; one of the model's or of `new_tokens`.",
     )
-    adapter: str | None = added(
+    adapter: UserPath | None = added(
         None,
         description="For text: path of a folder with a LoRA adapter of this model, as PEFT writes "
         "it (`adapter_config.json`, `adapter_model.safetensors`), relative to the working "
@@ -121,7 +122,7 @@ class PathModel(_Existing):
     """A Hugging Face folder on this machine: config, safetensors, tokenizer or image processor."""
 
     source: Literal["path"] = Field(description="Selects this source.")
-    path: str = Field(description="Path of the folder, relative to the working directory.")
+    path: UserPath = Field(description="Path of the folder, relative to the working directory.")
 
 
 class HubModel(_Existing):

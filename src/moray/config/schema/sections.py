@@ -13,6 +13,7 @@ from moray.config.schema.base import (
     Section,
     Seed,
     TemplateVariable,
+    UserPath,
     added,
     execution_only,
 )
@@ -214,7 +215,7 @@ class Ray(Section):
         "on each node the one with the address by which Ray knows the node. "
         "`GLOO_SOCKET_IFNAME` and `NCCL_SOCKET_IFNAME` in a node's environment come first.",
     )
-    storage_path: str = execution_only(
+    storage_path: UserPath = execution_only(
         "results/state",
         description="Folder for checkpoints and run state, which all workers share, or "
         "`s3://bucket/prefix` or `gs://bucket/prefix`, with credentials and endpoint from the "
@@ -371,7 +372,7 @@ class Benchmarks(Section):
         description="Names of tasks, groups or tags, of `include_path` or of the harness. "
         "Intervals follow `evaluate.bootstrap_samples` and `evaluate.confidence`.",
     )
-    include_path: str | None = Field(
+    include_path: UserPath | None = Field(
         None,
         description="Folder with task files of your own, in YAML, and their data. Its files "
         "count by their content. `!function` in them runs Python code.",
@@ -381,9 +382,7 @@ class Benchmarks(Section):
         description="Examples in front of each document. By default, as many as the task defines; "
         "a task that defines 0 keeps it.",
     )
-    limit: PositiveInt | None = Field(
-        None, description="Maximum number of documents of each task: the first ones."
-    )
+    limit: PositiveInt | None = Field(None, description="So many documents a task, the first ones.")
     chat_template: bool = Field(
         False,
         description="Whether both models get the prompts in the run's chat template, with the "

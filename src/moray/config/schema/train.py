@@ -5,7 +5,15 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeInt, model_validator
 
-from moray.config.schema.base import Fraction, PositiveInt, Section, Seed, added, execution_only
+from moray.config.schema.base import (
+    Fraction,
+    PositiveInt,
+    Section,
+    Seed,
+    UserPath,
+    added,
+    execution_only,
+)
 from moray.config.schema.strategies import FSDP2, DeepSpeed, StrategyName
 
 OptimizerName = Literal["adamw", "adamw_8bit", "muon", "adafactor"]
@@ -195,7 +203,7 @@ class Train(Section):
         "then. Each worker writes `results/state/RUN/FINGERPRINT/profile/worker-RANK.json.gz`, "
         "which Perfetto and Chrome's tracer open.",
     )
-    resume_from_checkpoint: str | None = added(
+    resume_from_checkpoint: UserPath | None = added(
         None,
         description="Checkpoint with another fingerprint to continue from, "
         "`results/state/RUN/FINGERPRINT/checkpoints/step-NNNNNNNN`. The run continues at its "

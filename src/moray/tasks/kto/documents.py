@@ -17,7 +17,7 @@ from moray.tasks.language.conversation import (
 )
 
 _LABELS = {"true": True, "1": True, "false": False, "0": False}
-_FILL_IN = "fill it in, remove the row, or set bad_rows: drop"
+_FILL_IN = "fill it in, or remove the row"
 
 
 def answer(

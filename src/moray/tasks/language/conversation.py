@@ -223,7 +223,7 @@ def _message(message: Any, number: int, remarks: Remarks) -> dict[str, Any]:
     elif entry["role"] == "assistant" and not (content + reasoning).strip():
         raise RowError(
             f"message {number}, of the assistant, is empty, expected text or a tool call",
-            "fill it in, remove the row, or set bad_rows: drop",
+            "fill it in, or remove the row",
         )
     if not _is_trained(message, number):
         entry["weight"] = 0

@@ -18,14 +18,21 @@ from moray.tasks.language.conversation import (
 )
 from moray.tasks.language.pairs import pair
 
-# Characters that spreadsheets put between values besides commas.
-_SEPARATORS = (";", "\t", "|")
+# Characters that spreadsheets put between values.
+_SEPARATORS = (";", "\t", "|", ",")
 # Other usual names of columns, of rows that don't have these.
 _ALSO = {"tokens": "words", "tags": "ner_tags"}
 # Names of columns in other trainers, which a user has to choose.
 _ELSEWHERE = {"label": "kto_tag"}
+# Columns that must have an answer in each row.
+_ANSWERS = {
+    "instruction": ("output",),
+    "prompt-completion": ("completion",),
+    "preference": ("chosen", "rejected"),
+    "reward": ("chosen", "rejected"),
+}
 _LIST_NAMES = "list the names of a text's labels; of zeros and ones, those that are one"
-_FILL_IN = "fill it in, remove the row, or set bad_rows: drop"
+_FILL_IN = "fill it in, or remove the row"
 
 
 @dataclass(frozen=True)
@@ -87,6 +94,8 @@ def _document(row: Mapping[str, Any], shape: Shape) -> Document:
         is_text = name not in format.nested and name not in format.types
         if is_text and (required or value is not None):
             _check_text(value, column)
+        if name in _ANSWERS.get(shape.format, ()):
+            _check_filled(value, column)
     match shape.format:
         case "instruction":
             turns = _instruction_turns(values["instruction"], values["input"], values["output"])
@@ -107,6 +116,8 @@ def _document(row: Mapping[str, Any], shape: Shape) -> Document:
         case "preference":
             return pair(**values, default_system=shape.system, remarks=shape.findings.remarks)
         case "unpaired-preference":
+            if not values["messages"]:
+                _check_filled(values.get("completion"), _column(row, "completion", shape))
             answer = module_of(format.task, "documents").answer
             fields = answer(**values, default_system=shape.system, remarks=shape.findings.remarks)
         case "reward":
@@ -115,8 +126,6 @@ def _document(row: Mapping[str, Any], shape: Shape) -> Document:
             return Document(**document, margin=margin)
         case "token-classification":
             return cast(Document, module_of(format.task, "documents").tagged(**values))
-        case "prompt-completion" if not values["completion"].strip():
-            raise RowError("got an empty completion, expected text", _FILL_IN)
         case _:
             fields = values
     return cast(Document, fields)
@@ -205,10 +214,10 @@ def _missing(names: list[str], column: str) -> RowError:
             "remove the spaces around the names in the header, and around values that don't begin "
             "with one",
         )
-    if len(names) == 1 and (mark := next((one for one in _SEPARATORS if one in names[0]), None)):
+    if mark := next((one for one in _SEPARATORS if _has(names, column, one)), None):
         return RowError(
-            f"got one column, {names[0]!r}, expected {column}",
-            f"separate values by commas instead of {mark!r}, or by tabs in a .tsv file",
+            f"got columns {', '.join(map(repr, names))}, expected {column}",
+            f"set delimiter: {json.dumps(mark)}, of source: files or url",
         )
     got = f"got columns {', '.join(names)}, expected {column}"
     if (other := _ELSEWHERE.get(column)) in names:
@@ -219,6 +228,15 @@ def _missing(names: list[str], column: str) -> RowError:
         f"did you mean {near[0]}?"
         if near
         else "name it under columns, as in {output: answer}, or choose another format",
+    )
+
+
+def _has(names: list[str], column: str, mark: str) -> bool:
+    """Whether a name is several that a mark separates, one of which is a column."""
+    return any(
+        column in (part.strip("\"' ") for part in name.split(mark))
+        for name in names
+        if mark in name
     )
 
 
@@ -255,7 +273,7 @@ def _number(value: Any, column: str) -> float | None:
     if not (math.isfinite(number) and number >= 0):
         raise RowError(
             f"got {value!r} in column {column}, expected a number of at least 0",
-            "fix it, remove the row, or set bad_rows: drop",
+            "fix it, or remove the row",
         )
     return number
 
@@ -265,8 +283,13 @@ def _check_text(value: Any, column: str) -> None:
         got = "nothing" if value is None else type(value).__name__
         raise RowError(
             f"got {got} in column {column}, expected text",
-            "write it as text, remove the row, or set bad_rows: drop",
+            "write it as text, or remove the row",
         )
+
+
+def _check_filled(value: Any, column: str) -> None:
+    if not value or (isinstance(value, str) and not value.strip()):
+        raise RowError(f"got nothing in column {column}, expected an answer", _FILL_IN)
 
 
 def _check_characters(text: str) -> None:

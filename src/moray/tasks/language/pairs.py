@@ -16,7 +16,6 @@ from moray.tasks.language.conversation import (
 
 _ANSWERS = ("chosen", "rejected")
 _LINE_ENDS = "\n\r\t"
-_FILL_IN = "fill it in, remove the row, or set bad_rows: drop"
 
 
 def pair(
@@ -39,15 +38,12 @@ def pair(
         default_system: as in `conversation`, and so are the remarks.
 
     Raises:
-        RowError: if an answer is missing, both are equal, a part is of another kind than the
-            others, or a conversation doesn't end with the assistant's answer.
+        RowError: if both are equal, a part is of another kind than the others, or a conversation
+            doesn't end with the assistant's answer.
     """
     answers = dict(zip(_ANSWERS, (chosen, rejected), strict=True))
     if isinstance(prompt, str) and all(asks(answer, prompt) for answer in answers.values()):
         prompt = None
-    for name, answer in answers.items():
-        if not answer or (isinstance(answer, str) and not answer.strip()):
-            raise RowError(f"got nothing for {name}, expected an answer", _FILL_IN)
     are_text = [isinstance(part, str) for part in (prompt, *answers.values()) if part is not None]
     if len(set(are_text)) > 1:
         raise RowError(

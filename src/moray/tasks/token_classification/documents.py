@@ -10,10 +10,10 @@ from moray.corpus.values import is_nothing, spelling_of
 # Classes count from 0. Others write -1 for a class that isn't known, and -100 where transformers
 # shall ignore one.
 _NO_TAG = re.compile(r"\s*-\d+\s*")
-_FILL_IN = "fill it in, remove the row, or set bad_rows: drop"
+_FILL_IN = "fill it in, or remove the row"
 _TAG_IT = (
-    "give each word a tag, such as O, remove the row, or set bad_rows: drop; of rows of tokens, "
-    "write the words instead"
+    "give each word a tag, such as O (of rows of tokens, write the words instead), or remove the "
+    "row"
 )
 
 
@@ -32,7 +32,7 @@ def tagged(tokens: Any, tags: Any) -> Document:
     if len(tokens) != len(tags):
         raise RowError(
             f"got {len(tokens)} words and {len(tags)} tags, expected a tag for each word",
-            "fix the row, remove it, or set bad_rows: drop",
+            "fix the row or remove it",
         )
     words, names = [*map(spelling_of, tokens)], [*map(_name, tags)]
     for what, entries, remedy in (("word", words, _FILL_IN), ("tag", names, _TAG_IT)):

@@ -244,7 +244,7 @@ LINES = b"a line\n" * 700_000
 LONG = b'{"text": "' + b"\xc3\xa9" * 100_000 + b'"}\n'
 ROLES = "system, developer, user, human, assistant, gpt, function_call, tool, function, observation"
 MAPPING = "expected a mapping of column names to values; fix it"
-FILL = "write it as text, remove the row, or set bad_rows: drop"
+FILL = "write it as text, or remove the row"
 BEGINNING = (
     "got the beginning of a JSON value, expected a whole one; write each row on one line, or all "
     "rows as a list in a .json file"
@@ -272,7 +272,7 @@ BAD: list[tuple[str, bytes, str]] = [
             f"a{ending}",
             b"text",
             f": got the extension {last!r}, expected {KINDS} (all but the last may be "
-            "followed by .gz or .zst); rename or convert the file",
+            "followed by .gz or .zst), or .xlsx; rename or convert the file",
         )
         for ending, last in [
             ("", ""),
@@ -287,7 +287,8 @@ BAD: list[tuple[str, bytes, str]] = [
         (
             name,
             content,
-            f": invalid UTF-8 at byte {content.index(bytes([255]))}; convert the file to UTF-8",
+            f": invalid UTF-8 at byte {content.index(bytes([255]))}; set encoding to "
+            "that of the file, such as cp1252 (Windows), or convert the file to UTF-8",
         )
         for name, content in [
             ("a.txt", b"ok \xc3\xa9 then \xff"),

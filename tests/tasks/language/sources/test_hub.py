@@ -149,7 +149,7 @@ def test_a_row_that_is_no_document_is_reported_with_its_number() -> None:
         list(documents_of_hub("owner/name", rows, Shape("text")))
     assert str(caught.value) == (
         "owner/name, row 2: got nothing in column text, expected text; "
-        "write it as text, remove the row, or set bad_rows: drop"
+        "write it as text, or remove the row"
     )
 
 
@@ -223,8 +223,8 @@ def test_bad_rows_of_two_splits_with_equal_numbers_are_two(
     with pytest.raises(UserError) as caught:
         download(Path("out"), cfg)
     assert str(caught.value).startswith(
-        "datasets.out.bad_rows: 30 of 2,000 rows are bad, more than 1%, the first in owner/name, "
-        "train, row 101: got nothing in column text, expected text; "
+        "datasets.out.max_bad_rows: 30 of 2,000 rows are bad, more than 1%, the first in "
+        "owner/name, train, row 101: got nothing in column text, expected text; "
     )
 
 

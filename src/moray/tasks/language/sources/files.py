@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -15,12 +16,16 @@ from moray.corpus.bad_rows import BadRows
 from moray.corpus.dataset import Document, RowError, content
 from moray.corpus.findings import Findings
 from moray.corpus.parts import PART_BYTES, Part, in_groups
+from moray.corpus.remarks import Remarks
 from moray.corpus.sources import OpenSource
 from moray.errors import UserError, first_line
 from moray.provenance.manifest import sha256_file
 from moray.tasks.language.formats import Shape, document
+from moray.tasks.language.sources.delimited import other_delimiter
 from moray.tasks.language.sources.json_tables import misplaced_rows, only_value
-from moray.tasks.language.sources.readers import Unparsed, is_compressed, kind_of, open_file, read
+from moray.tasks.language.sources.opened import Form, is_compressed, kind_of, open_file
+from moray.tasks.language.sources.readers import Unparsed, read
+from moray.tasks.language.sources.tables import Rows
 
 _FIRST_LINE = "line 1"
 
@@ -35,11 +40,19 @@ def open_files(section: LocalFiles | Url, by_split: Mapping[str, Mapping[str, Pa
     """Open files that are known under other names, which are in errors and in the description."""
     shape = Shape(section.format, section.columns, section.system)
     every = {name: file for files in by_split.values() for name, file in files.items()}
+    forms, delimiters = _forms(every, section)
+    origin: dict[str, Any] = {"files": {name: sha256_file(file) for name, file in every.items()}}
+    # Of a few rows, it isn't known how much of the files they are.
+    num_bytes = 0 if section.max_rows else sum(file.stat().st_size for file in every.values())
     return OpenSource(
-        {split: partial(_large_parts, files, shape) for split, files in by_split.items()},
-        {"files": {name: sha256_file(file) for name, file in every.items()}},
-        num_bytes=sum(file.stat().st_size for file in every.values()),
+        {
+            split: partial(_large_parts, files, shape, forms, section.max_rows)
+            for split, files in by_split.items()
+        },
+        origin | ({"delimiters": delimiters} if delimiters else {}),
+        num_bytes=num_bytes,
         bad_rows=section.bad_rows,
+        max_bad_rows=section.max_bad_rows,
         has_columns=True,
     )
 
@@ -48,15 +61,29 @@ def place_of(target: Document, section: LocalFiles, files: Mapping[str, list[str
     """The file of a document and the location in it; None if the files no longer have it."""
     shape = Shape(section.format, section.columns, section.system)
     every = {name: Path(name) for names in files.values() for name in names}
-    findings = Findings(BadRows(section.bad_rows))
+    findings, (forms, _) = Findings(BadRows("drop")), _forms(every, section)
     try:
-        for part in parts(every, shape):
+        for part in parts(every, shape, forms):
             for place, one in part.with_places(findings):
                 if content(one) == content(target):
                     return place
     except UserError:
         pass
     return None
+
+
+def _forms(
+    files: Mapping[str, Path], section: LocalFiles | Url
+) -> tuple[dict[str, Form], dict[str, str]]:
+    """How each file is written, and the delimiters that only the headers say."""
+    told = Form(section.delimiter, section.encoding)
+    found = {
+        name: delimiter
+        for name, file in files.items()
+        if section.delimiter is None
+        and (delimiter := other_delimiter(file, section.encoding, section.columns.values()))
+    }
+    return {name: replace(told, delimiter=found.get(name, told.delimiter)) for name in files}, found
 
 
 @dataclass(frozen=True)
@@ -94,8 +121,13 @@ class TablePart:
                     findings.bad_rows.meet(place, fault or error)
 
 
-def parts(files: Mapping[str, Path], shape: Shape) -> Iterator[TablePart]:
+def parts(
+    files: Mapping[str, Path], shape: Shape, forms: Mapping[str, Form] | None = None
+) -> Iterator[TablePart]:
     """The parts of files, which errors call by other names, in order.
+
+    Args:
+        forms: how each file is written; None for what is usual.
 
     Raises:
         UserError: if a file can't be read; it names the file and the location in it.
@@ -103,8 +135,9 @@ def parts(files: Mapping[str, Path], shape: Shape) -> Iterator[TablePart]:
     for name, file in files.items():
         with _explain(name, file):
             before = 0
-            for unparsed, position in read(file):
-                fault = None if before else _fault_of_file(unparsed, name, file, shape)
+            form = forms[name] if forms else Form()
+            for unparsed, position in read(file, form):
+                fault = None if before else _fault_of_file(unparsed, name, file, form, shape)
                 yield TablePart(name, file, unparsed, shape, position - before, fault)
                 before = position
 
@@ -123,8 +156,34 @@ class _SmallParts:
         return chain.from_iterable(part.documents(findings) for part in self.parts)
 
 
-def _large_parts(files: Mapping[str, Path], shape: Shape) -> Iterator[Part]:
-    return map(_SmallParts, in_groups(parts(files, shape), _size_of))
+def _large_parts(
+    files: Mapping[str, Path], shape: Shape, forms: Mapping[str, Form], max_rows: int | None
+) -> Iterator[Part]:
+    some = parts(files, shape, forms)
+    return map(_SmallParts, in_groups(_first(some, max_rows) if max_rows else some, _size_of))
+
+
+@dataclass(frozen=True)
+class _FirstRows:
+    """The first rows of some."""
+
+    unparsed: Unparsed
+    number: int
+
+    def rows(self, remarks: Remarks) -> Rows:
+        return islice(self.unparsed.rows(remarks), self.number)
+
+
+def _first(some: Iterator[TablePart], max_rows: int) -> Iterator[TablePart]:
+    """The parts with the first rows of a split, which are parsed here once more to count them."""
+    left = max_rows
+    for part in some:
+        with _explain(part.name, part.file):
+            number = sum(1 for _ in islice(part.unparsed.rows(Remarks()), left))
+        yield replace(part, unparsed=_FirstRows(part.unparsed, number))
+        left -= number
+        if not left:
+            return
 
 
 def _size_of(part: TablePart) -> int:
@@ -146,7 +205,9 @@ def _explain(name: str, file: Path) -> Iterator[None]:
         ) from error
 
 
-def _fault_of_file(first: Unparsed, name: str, file: Path, shape: Shape) -> RowError | None:
+def _fault_of_file(
+    first: Unparsed, name: str, file: Path, form: Form, shape: Shape
+) -> RowError | None:
     """The fault of a file that is one JSON value with all rows in it, by its first rows."""
     if not kind_of(file).startswith((".json", ".ndjson")):
         return None
@@ -159,7 +220,7 @@ def _fault_of_file(first: Unparsed, name: str, file: Path, shape: Shape) -> RowE
             raise row
         document(row, replace(shape, findings=findings))
     except RowError:
-        with open_file(file) as (stream, _):
+        with open_file(file, form.encoding) as (stream, _):
             value = only_value(stream)
         format = FORMATS[shape.format]
         columns, nested = (

@@ -20,8 +20,7 @@ from moray.corpus.remarks import Remarks
 from moray.corpus.sources import OpenSource
 from moray.tasks.language.formats import Shape
 from moray.tasks.language.sources.files import TablePart
-from moray.tasks.language.sources.readers import Rows
-from moray.tasks.language.sources.tables import TableRows
+from moray.tasks.language.sources.tables import Rows, TableRows
 
 
 def open_source(section: HubDataset, files: Mapping[str, list[str]], temporary: Path) -> OpenSource:
@@ -40,6 +39,7 @@ def open_source(section: HubDataset, files: Mapping[str, list[str]], temporary: 
         origin(section),
         num_bytes=num_bytes,
         bad_rows=section.bad_rows,
+        max_bad_rows=section.max_bad_rows,
         has_columns=True,
     )
 

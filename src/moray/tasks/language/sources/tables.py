@@ -5,13 +5,19 @@ would have the arguments of all other tools. They are removed. JSON in a column 
 """
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from moray.corpus.dataset import RowError
 from moray.corpus.remarks import Remarks
+from moray.errors import UserError
+
+Row = dict[str, Any]
+Rows = Iterator[tuple[str, Row | RowError]]
+"""Places in a file, and the rows there, or what is wrong with them."""
 
 # Keys of tools and their calls below which a null can mean something.
 _MAY_HAVE_NULLS = {"arguments", "parameters"}
@@ -20,6 +26,18 @@ _NULLS = (
     "can't tell them from keys that a row doesn't have; to keep them, write arguments and "
     "parameters as JSON text"
 )
+
+
+def check_header(names: Sequence[str], place: str) -> None:
+    """Check that the columns of a table have different names.
+
+    Raises:
+        UserError: with its place, if they don't.
+    """
+    # Empty names are those of a spreadsheet's empty columns.
+    for name, times in Counter(filter(None, names)).items():
+        if times > 1:
+            raise UserError(place, f"got the column {name} {times} times", "rename or remove it")
 
 
 class TableRows:

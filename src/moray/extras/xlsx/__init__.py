@@ -1,0 +1,1 @@
+"""Spreadsheets of Excel as tables (`.xlsx`)."""
