@@ -217,7 +217,7 @@ def _write_card(
         eval_loss=f"{held_out[-1]:.4f} {unit}" if held_out else "none: the split is empty",
         precision=record["precision"],
         fingerprint=record["fingerprint"],
-        adapter=_row_of_adapter(record["adapter"], cfg["merge_adapter"]),
+        adapter=_row_of_adapter(record["adapter"], cfg),
         continued=_row_of_continuation(record["continued_from"]),
         settings=json.dumps(record["train"], indent=2),
         software=json.dumps(record["software"], indent=2),
@@ -234,7 +234,7 @@ def _datasets(shares: dict[str, float]) -> str:
     )
 
 
-def _row_of_adapter(adapter: dict[str, Any] | None, is_merged: bool) -> str:
+def _row_of_adapter(adapter: dict[str, Any] | None, cfg: dict[str, Any]) -> str:
     """What was trained, if it is an adapter, and where it is."""
     if adapter is None:
         return ""
@@ -246,7 +246,7 @@ def _row_of_adapter(adapter: dict[str, Any] | None, is_merged: bool) -> str:
         facts.append(f"over a base in {bits.removesuffix('bit')} bits")
     facts.append(
         "merged into these weights, and by itself in `adapter/`"
-        if is_merged
+        if cfg["merge_adapter"]
         else "which this folder has by itself"
     )
     return f"| {kind} adapter | {', '.join(facts)} |\n"
