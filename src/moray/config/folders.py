@@ -6,10 +6,14 @@ from pathlib import Path
 
 from moray.errors import UserError
 
+# What macOS adds to archives: a hidden file for each file in them.
+OF_ARCHIVES = "__MACOSX"
+
 
 def folder_names(folder: Path) -> list[str]:
-    """The names of the folders in a folder, sorted, without hidden ones."""
-    return [entry.name for entry in _visible(folder) if entry.is_dir()]
+    """The names of the folders in a folder, sorted, without hidden ones and `OF_ARCHIVES`."""
+    names = [entry.name for entry in _visible(folder) if entry.is_dir()]
+    return [name for name in names if name != OF_ARCHIVES]
 
 
 def files_below(folder: str | Path) -> Iterator[os.DirEntry[str]]:

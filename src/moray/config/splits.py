@@ -8,6 +8,7 @@ from typing import Literal, cast
 
 from pydantic import BaseModel
 
+from moray.config.folders import OF_ARCHIVES
 from moray.errors import UserError
 
 Split = Literal["train", "validation", "test"]
@@ -31,7 +32,11 @@ def folders_by_split(path: str) -> dict[Split, Path]:
     """
     whole = Path(path)
     folders = [*filter(Path.is_dir, sorted(whole.iterdir()))] if whole.is_dir() else []
-    folders = [folder for folder in folders if not folder.name.startswith(".")]
+    folders = [
+        folder
+        for folder in folders
+        if not folder.name.startswith(".") and folder.name != OF_ARCHIVES
+    ]
     by_parts = {folder: _split_of_parts(folder.name) for folder in folders}
     all_named = len(set(by_parts.values())) > 1 and all(by_parts.values())
     candidates: dict[Split, list[Path]] = {}

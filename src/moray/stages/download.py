@@ -43,6 +43,8 @@ from moray.stages.read_source import read_source
 _WRITTEN = ("delimiter", "encoding", "max_rows")
 # Of more rows, copies are only looked for if they are dropped: they take memory.
 _MOST_COUNTED = 1_000_000
+# Of fewer rows, an accuracy says little.
+_FEW = 30
 _DATASET: TypeAdapter[Dataset] = TypeAdapter(Dataset)
 
 
@@ -323,6 +325,27 @@ def _lines(
             "repeat it, remove it there, or read the answers as format: text"
         )
     yield from source.survey.lines(name) if source.survey else ()
+    yield from _lines_about_few(name, section, source, splits)
+
+
+def _lines_about_few(
+    name: str, section: Dataset, source: OpenSource, splits: Mapping[str, SplitFacts]
+) -> Iterator[str]:
+    """A line about a test split by which classifiers can hardly be told apart."""
+    rows = splits["test"]["rows"]
+    if section.format not in ("classification", "images") or not source.survey or rows >= _FEW:
+        return
+    if not source.survey.facts()["label_names"]:
+        return
+    # The bound of the exact interval (Clopper and Pearson, 1934) if all answers are right.
+    lowest = 0.025 ** (1 / rows)
+    advice = "add some" if "test" in source.splits else "raise test_share, or add rows"
+    verb = "tells" if rows == 1 else "tell"
+    yield (
+        f"warning: dataset {name}: {_number(rows, f'test {source.survey.noun}')} {verb} little: "
+        f"even of a model without a fault there, the accuracy's 95% interval is {lowest:.2f} to 1; "
+        f"{advice}"
+    )
 
 
 def _lines_about_rows(

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from classified import ROWS, write_rows
 from datasets import ClassLabel, Dataset, Features, List, Value
+from scipy.stats import binomtest
 
 from moray.errors import UserError
 from moray.stages.download import download
@@ -121,6 +122,32 @@ def test_a_label_that_is_only_held_out_is_named(tmp_path: Path) -> None:
     test = {"test": ["a", "c", "d"]}
     with pytest.raises(UserError, match=r"2 of 4 labels are in no row to train on.*: c, d; add"):
         described(tmp_path, ["a", "b"] * 20, test)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 29, 30])
+def test_few_rows_to_test_on_are_said(
+    rows: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    described(tmp_path, ["a", "b"] * 40, {"test": ["a"] * rows})
+    said = [line for line in capsys.readouterr().err.splitlines() if "little" in line]
+    if rows == 30:
+        assert said == []
+        return
+    # SciPy's exact interval of a share.
+    lowest = binomtest(rows, rows).proportion_ci(0.95).low
+    (line,) = said
+    what = "1 test text tells" if rows == 1 else f"{rows} test texts tell"
+    assert line == (
+        f"warning: dataset dataset: {what} little: even of a model without a fault there, the "
+        f"accuracy's 95% interval is {lowest:.2f} to 1; add some"
+    )
+
+
+def test_of_few_numbers_no_accuracy_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    described(tmp_path, [number / 8 for number in range(60)])
+    assert "little" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("nothing", [None, "", " ", "nan"])

@@ -149,6 +149,25 @@ def test_the_folders_of_classes_are_the_labels(tmp_path: Path) -> None:
         assert Path(document["place"]).read_bytes() == document["image"]
 
 
+@pytest.mark.parametrize("splits", [(), ("train", "test"), ("train_set", "test_set")])
+def test_what_macos_adds_to_archives_is_no_class(
+    splits: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "photos"
+    for name in splits or ("",):
+        image_folder(folder / name, {"cat": 2, "dog": 2})
+        (folder / name / "__MACOSX/cat").mkdir(parents=True)
+        (folder / name / "__MACOSX/cat/._000.png").write_text("x")
+    (folder / "__MACOSX").mkdir(exist_ok=True)
+    given, _, names = open_images(ImageFolder(source="image-folder", path=str(folder)), {})
+    assert names == ["cat", "dog"]
+    assert set(given) == ({"train", "test"} if splits else {"train"})
+    assert all(len(all_of(make)) == 4 for make in given.values())
+    said = capsys.readouterr().err
+    assert f"{folder}: left out __MACOSX, which macOS adds to archives\n" in said
+    assert "no split has this name" not in said
+
+
 def test_a_folder_of_classes_as_people_have_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

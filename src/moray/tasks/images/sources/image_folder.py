@@ -8,7 +8,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from moray.config.folders import files_below, folder_names
+from moray.config.folders import OF_ARCHIVES, files_below, folder_names
 from moray.config.schema.image_datasets import ImageFolder
 from moray.config.splits import Split, folders_by_split, split_of
 from moray.console import say
@@ -41,6 +41,8 @@ def _say_left_out(path: str, folders: Collection[Path], files: Sequence[Path]) -
     if Path(path) not in folders and beside:
         names = ", ".join(str(folder) for folder in sorted(beside))
         say(f"{path}: not read, because no split has this name: {names}")
+    if Path(path, OF_ARCHIVES).is_dir():
+        say(f"{path}: left out {OF_ARCHIVES}, which macOS adds to archives")
     if files:
         endings = ", ".join(sorted({file.suffix for file in files}))
         what = f"{len(files):,} file{'s' * (len(files) > 1)} whose ending is not an image's"
