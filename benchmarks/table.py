@@ -38,7 +38,7 @@ def table(
         more: further columns, by title and contestant.
     """
     more = more or {}
-    titles = ["", f"{unit}, median", "range", f"{ours} ÷ it", "range", *more]
+    titles = ["", f"{unit}, median", "range", f"speed of {ours} ÷ this row's", "range", *more]
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for name, values in figures.items():
         ratios = [mine / other for mine, other in zip(figures[ours], values, strict=True)]

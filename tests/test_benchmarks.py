@@ -114,7 +114,7 @@ def test_a_table_has_ratios_within_a_round_and_further_columns() -> None:
     figures = {"theirs": [100.0, 50.0, 40.0], "ours": [200.0, 200.0, 40.0]}
     more = {"computes in": {"theirs": "fp32", "ours": "bf16"}}
     assert table(figures, "tokens/s", "ours", more).splitlines() == [
-        "|  | tokens/s, median | range | ours ÷ it | range | computes in |",
+        "|  | tokens/s, median | range | speed of ours ÷ this row's | range | computes in |",
         "|---|---|---|---|---|---|",
         "| theirs | 50 | 40-100 | 2.00 | 1.00-4.00 | fp32 |",
         "| ours | 200 | 40-200 | 1.00 | 1.00-1.00 | bf16 |",

@@ -105,6 +105,24 @@ def test_report_names_damaged_files_and_shows_the_rest(
         assert "1.500" in Path("results/report.html").read_text()
 
 
+def test_report_has_the_title_of_the_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path, "a")
+    Path("config").mkdir()
+    # Nothing else of the config is read.
+    Path("config/config.yaml").write_text("report: {title: Of all}\nruns: {a: {model: no}}\n")
+    Path("one.yaml").write_text("report: {title: Of one, author: A. B.}\n")
+    for arguments, heading in (([], "<h1>Of all</h1>"), (["--configfile", "one.yaml"], "Of one</")):
+        done = CliRunner().invoke(app, ["report", *arguments])
+        assert done.exit_code == 0, done.output
+        assert heading in Path("results/report.html").read_text()
+    Path("one.yaml").write_text("report: {titel: Of one}\n")
+    done = CliRunner().invoke(app, ["report", "--configfile", "one.yaml"])
+    assert "error: report.titel: unknown key; did you mean title?" in done.stderr
+
+
 def test_report_refuses_what_is_no_folder() -> None:
     done = CliRunner().invoke(app, ["report", "elsewhere"])
     assert done.exit_code == 1

@@ -78,18 +78,24 @@ def report(
     state: Annotated[
         Path | None, typer.Option(help="Folder of the checkpoints, if it isn't in the folder.")
     ] = None,
+    configfile: Annotated[
+        list[Path] | None,
+        typer.Option(help="Overlay of the config with a title; can be given repeatedly."),
+    ] = None,
 ) -> None:
     """Write the report of what is there, with runs that are unfinished or not evaluated.
 
-    `snakemake report` first makes what is missing.
+    `snakemake report` first makes what is missing. Title and text are those of the section
+    `report` in `config/config.yaml`, if there is such a file.
     """
+    from moray.config.config_files import read_report
     from moray.report.page import write_page
     from moray.results import load
 
     page = output or results / "report.html"
     with _errors_in_one_line():
         all_results = load(results, state)
-        write_page(all_results, page)
+        write_page(all_results, page, read_report(configfile or []))
     for run in all_results.files.values():
         for error in run.damaged.values():
             typer.echo(f"not shown: {error}", err=True)

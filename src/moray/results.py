@@ -11,6 +11,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from moray.config.schema.experiment import SMOKE_TEST_RUN
+from moray.config.schema.sections import Data
 from moray.config.tasks import MODALITIES, TASK_SECTIONS, TASKS, TaskName
 from moray.errors import UserError
 from moray.lines import parse_lines
@@ -36,6 +37,8 @@ _KEYS = {
 # And their lines.
 _LINE, _SAMPLE = ("step", "num_steps"), ("base", "tuned")
 _SAMPLES = "samples.jsonl"
+# Of `data`, what a manifest records.
+_DATA = Data.model_fields.keys()
 # Files with figures of a run's model, and what makes them again.
 FIGURES = {"eval.json": "eval", "benchmarks.json": "benchmark", "generation.json": "generate"}
 _FACTS = ("exported_step", "resumed_from", "seconds", "device", "num_workers", "precision")
@@ -170,6 +173,16 @@ class Run:
             record = (self.read_result(self.work / "identity.json") or {}).get("settings")
         return {key: record[key] for key in _SETTINGS if record and record.get(key)}
 
+    @cached_property
+    def data(self) -> dict[str, Any]:
+        """The keys of `data` that the rows were made with, `auto` as it came out."""
+        for store in ((self.record or {}).get("inputs") or {}).get("stores", {}).values():
+            path = self.folder.parents[1].joinpath(*Path(store).parts[1:], MANIFEST)
+            recipe = (self.read_result(path) or {}).get("recipe", {})
+            # Those of a mixture differ in their format alone, which is no key of `data`.
+            return {key: value for key, value in recipe.items() if key in _DATA}
+        return {}
+
     @property
     def task(self) -> TaskName | None:
         """The task, which the sections of the settings tell, or where the rows are."""
@@ -223,7 +236,7 @@ class Results:
             the last start of the training), `throughput` (mean, in `unit` per second) and other
             facts of `train.json`.
         settings: a row for each run, a column for each key that its weights depend on, such as
-            `train.learning_rate`.
+            `model`, `dataset`, `data.block_size` and `train.learning_rate`.
         history: a row for each line of the histories: `run`, `kind` (`train`, `evaluation` or
             `note`), `step` and the other columns of `history.jsonl`.
         scores: a row for each figure of `eval.json` and `benchmarks.json` and each metric of
@@ -267,9 +280,10 @@ def load(
         )
     all_runs = find_runs(results, Path(state or results / "state"), runs)
     history = {run.name: list(_history_rows(run)) for run in all_runs}
+    facts = {run.name: _run_row(run) for run in all_runs}
     return Results(
-        runs=_frame({run.name: [_run_row(run) | _progress(history[run.name])] for run in all_runs}),
-        settings=_frame({run.name: [dict(flat(run.settings))] for run in all_runs}),
+        runs=_frame({name: [row | _progress(history[name])] for name, row in facts.items()}),
+        settings=_frame({run.name: [_settings_row(run, facts[run.name])] for run in all_runs}),
         history=_frame(history, "kind", "step", "num_steps"),
         scores=_frame(
             {run.name: _score_rows(run) for run in all_runs},
@@ -305,7 +319,9 @@ def _stages(benchmarks: Path) -> pd.DataFrame:
 def _run_row(run: Run) -> dict[str, Any]:
     record = run.record or {}
     inputs = record.get("inputs", {})
-    manifest = run.read(f"model/{MANIFEST}") or {}
+    # The size of an earlier model needn't be this one's.
+    current = run.model_is_of_this_training
+    manifest = (run.read(f"model/{MANIFEST}") if current else None) or {}
     return {
         "status": run.status,
         "error": run.error,
@@ -316,6 +332,12 @@ def _run_row(run: Run) -> dict[str, Any]:
         "parameters": manifest.get("parameters"),
         **{fact: record.get(fact) for fact in _FACTS},
     }
+
+
+def _settings_row(run: Run, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run by dotted key; `facts` are those of `_run_row`."""
+    inputs = {"model": facts["base"], "dataset": facts["datasets"]} if facts["base"] else {}
+    return inputs | dict(flat({**({"data": run.data} if run.data else {}), **run.settings}))
 
 
 def _history_rows(run: Run) -> Iterator[dict[str, Any]]:

@@ -32,6 +32,13 @@ def _commands_of(text: str) -> set[str]:
     return found - {""}
 
 
+def test_what_is_typed_has_a_prompt() -> None:
+    """Without one, a site shows commands like what they print."""
+    for page in PAGES:
+        for block in _BLOCK.findall(page.read_text()):
+            assert re.search(r"^ *\$ ", block, re.MULTILINE), (page.name, block)
+
+
 COMMANDS = {page.name: _commands_of(page.read_text()) for page in PAGES}
 DISTINCT = sorted(set().union(*COMMANDS.values()))
 

@@ -34,6 +34,13 @@ def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
         assert not [url for url in loaded if re.match(r"https?:|//", url)], page
 
 
+def test_the_home_page_begins_with_commands_and_a_result(site: Path) -> None:
+    beginning = (site / "index.html").read_text().partition("<table")[0]
+    text = re.sub(r"<[^>]*>", "", beginning.partition("<article")[2])
+    for shown in ("$ make finetune", "$ snakemake eval", "before, 1.811 [1.650, 1.984] after"):
+        assert shown in text
+
+
 def test_files_that_pages_link_to_are_part_of_the_site(site: Path) -> None:
     copy = site / "files/config/chat.yaml.txt"
     assert copy.read_bytes() == (ROOT / "config/chat.yaml").read_bytes()

@@ -5,9 +5,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from browser import CHROMIUM, Page, opened
-from made_up_results import write_run, write_state
+from made_up_results import STEPS, write_run, write_state
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Augmentation
@@ -23,6 +24,7 @@ HOSTILE = "</script></pre><script>window.hurt = 1</script><img src=x onerror='wi
 # As long as a run's name can be, for a file system.
 LONG = "a" * 200
 PHONE, DESKTOP = 390, 1280
+TRACES = "document.querySelectorAll('#curves .scatterlayer .trace').length"
 
 
 @pytest.fixture(scope="module")
@@ -80,22 +82,132 @@ def test_the_page_fits_and_asks_for_nothing(
     asyncio.run(look())
 
 
+def test_the_result_is_visible_on_a_phone_while_the_rest_is_scrolled(
+    page: Path, tmp_path: Path
+) -> None:
+    async def look() -> None:
+        async with opened(tmp_path) as shown:
+            await shown.show(page, PHONE, dark=False)
+            table = "document.querySelector('#overview .scroll')"
+            for scrolled in (0, 300):
+                await shown.evaluate(f"{table}.scrollLeft = {scrolled}")
+                for cell in (".result", ".name"):
+                    box = f"{table}.querySelector('{cell}').getBoundingClientRect()"
+                    assert await shown.evaluate(f"{box}.left") >= 0
+                    assert await shown.evaluate(f"{box}.right") <= PHONE
+
+    asyncio.run(look())
+
+
+def test_it_is_printed_on_white_without_what_only_a_screen_needs(
+    page: Path, tmp_path: Path
+) -> None:
+    async def look() -> None:
+        async with opened(tmp_path) as shown:
+            await shown.show(page, DESKTOP, dark=True)
+            dark = {"name": "prefers-color-scheme", "value": "dark"}
+            await shown.call("Emulation.setEmulatedMedia", media="print", features=[dark])
+            background = await shown.evaluate("getComputedStyle(document.body).backgroundColor")
+            assert background == "rgb(255, 255, 255)"
+            for selector in ("nav", "#overview .plain", "#overview input", ".view", "#runs"):
+                hidden = f"!document.querySelector('{selector}').checkVisibility()"
+                assert await shown.evaluate(hidden), selector
+
+    asyncio.run(look())
+
+
+def test_seeds_are_one_curve_in_a_band(tmp_path: Path) -> None:
+    for seed in range(6):
+        write_run(tmp_path, f"tuned-seed={seed}", train={"seed": seed})
+    output = tmp_path / "report.html"
+    write_page(load(tmp_path / "results"), output)
+    labels = "[...document.querySelectorAll('.legend button')].map(button => button.textContent)"
+    data = "document.querySelector('#curves .chart').data"
+
+    async def look() -> None:
+        async with opened(tmp_path / "browser") as shown:
+            await shown.show(output, DESKTOP, dark=False)
+            assert await shown.evaluate(labels) == ["tuned (6 seeds)"]
+            # Its ends and its mean, in each of five charts.
+            assert await shown.evaluate(TRACES) == 15
+            mean = await shown.evaluate(f"{data}[2].y")
+            assert mean == pytest.approx([5 / step**0.5 for step in range(1, STEPS + 1)], rel=1e-4)
+            # Two are left of the setting, then one.
+            for left, label, traces in ((2, "tuned (2 seeds)", 15), (1, "tuned, seed 0", 5)):
+                boxes = f"[...document.querySelectorAll('#overview input')].slice({left})"
+                change = "box.checked = false; box.dispatchEvent(new Event('change'))"
+                await shown.evaluate(f"{boxes}.forEach(box => {{ {change} }})")
+                assert await shown.evaluate(labels) == [label]
+                assert await shown.evaluate(TRACES) == traces
+            assert shown.complaints == []
+
+    asyncio.run(look())
+
+
+def test_curves_are_smoothed_and_drawn_by_time_and_by_logarithm(tmp_path: Path) -> None:
+    for run in ("a", "b"):
+        write_run(tmp_path, run)
+    output = tmp_path / "report.html"
+    write_page(load(tmp_path / "results"), output)
+    chart = "document.querySelector('#curves .chart')"
+
+    async def look() -> None:
+        async with opened(tmp_path / "browser") as shown:
+            await shown.show(output, DESKTOP, dark=False)
+            assert await shown.evaluate(f"{chart}.data[0].x.at(-1)") == STEPS
+            await shown.evaluate(
+                "document.querySelectorAll('#curves .view input').forEach(box => box.click())"
+            )
+            # Each step takes 0.1 s.
+            assert await shown.evaluate(f"{chart}.data[0].x") == pytest.approx(
+                [0.1 * step for step in range(1, STEPS + 1)]
+            )
+            assert await shown.evaluate(f"{chart}.layout.yaxis.type") == "log"
+            losses = pd.Series([5 / step**0.5 for step in range(1, STEPS + 1)])
+            expected = losses.ewm(alpha=0.1, adjust=True).mean().tolist()
+            assert await shown.evaluate(f"{chart}.data[0].y") == pytest.approx(expected, rel=1e-4)
+            assert shown.complaints == []
+
+    asyncio.run(look())
+
+
+def test_a_single_run_has_its_curves_once_and_a_point_is_no_curve(tmp_path: Path) -> None:
+    for name, steps in (("long", STEPS), ("short", 1)):
+        write_run(tmp_path / name, name, steps=steps)
+        write_page(load(tmp_path / name / "results"), tmp_path / f"{name}.html")
+
+    async def look() -> None:
+        async with opened(tmp_path / "browser") as shown:
+            await shown.show(tmp_path / "long.html", DESKTOP, dark=False)
+            # Five curves, and the scores of two metrics.
+            assert await shown.evaluate("document.querySelectorAll('.chart').length") == 7
+            await shown.show(tmp_path / "short.html", DESKTOP, dark=False)
+            assert await shown.evaluate("document.querySelectorAll('.chart').length") == 2
+            text = await shown.evaluate("document.querySelector('.training').innerText")
+            assert "Training loss\n5 at step 1" in text.replace("\n\n", "\n")
+            assert shown.complaints == []
+
+    asyncio.run(look())
+
+
 def test_tables_are_sorted_and_curves_hidden_by_keyboard(page: Path, tmp_path: Path) -> None:
     async def use() -> None:
         async with opened(tmp_path) as shown:
             await shown.show(page, DESKTOP, dark=False)
             runs = "[...document.querySelectorAll('#overview tbody th')].map(x => x.innerText)"
-            header = "document.querySelectorAll('#overview thead button')[3]"
+            header = "document.querySelector('#overview thead .result button')"
             for expected in ([LONG, "tuned", "killed"], ["tuned", LONG, "killed"]):
                 await shown.evaluate(f"{header}.focus()")
                 await shown.press("Enter")
                 # Without a score last, in both orders.
                 assert await shown.evaluate(runs) == expected
-            lines = "document.querySelectorAll('#curves .scatterlayer .trace').length"
-            before = await shown.evaluate(lines)
+            # Those of other tasks aren't ticked at first.
+            others = "document.querySelectorAll('#overview input:not(:checked)')"
+            await shown.evaluate(f"{others}.forEach(box => box.click())")
+            before = await shown.evaluate(TRACES)
             await shown.evaluate("document.querySelector('.legend button').focus()")
             await shown.press("Enter")
-            assert 0 < await shown.evaluate(lines) < before
+            assert 0 < await shown.evaluate(TRACES) < before
             await shown.evaluate("document.querySelector('a[href=\"#run-tuned\"]').focus()")
             await shown.press("Enter")
             await shown.until("document.getElementById('run-tuned').open")

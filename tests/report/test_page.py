@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up_results import DIGEST, STEPS, scores, write_run, write_state
+from made_up_results import DIGEST, STEPS, scores, seal, write_run, write_state
 from pages import Parsed, runs_in, unpacked
 
 from moray.report.page import render
@@ -46,6 +46,29 @@ def test_curves_have_the_points_of_the_history(tmp_path: Path) -> None:
     assert steps == list(range(1, STEPS + 1))
     assert losses == pytest.approx([5 / step**0.5 for step in steps], rel=1e-4)
     assert curves["eval_loss"][0] == [10, 20, 30, 40]
+
+
+def test_the_time_of_a_step_is_that_of_the_steps_before_it(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "a")
+    lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+    # As if only every fourth step was logged; the time is the mean of four.
+    kept = [line for line in lines if line["step"] % 4 == 0]
+    (folder / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
+    steps, seconds = runs_in(page_of(tmp_path))["a"]["times"]
+    assert steps == [0, *range(4, STEPS + 1, 4)]
+    assert seconds == pytest.approx([0.1 * step for step in steps])
+
+
+def test_runs_that_differ_in_their_seed_have_a_setting(tmp_path: Path) -> None:
+    for name, train in (
+        ("a-seed=0", {"seed": 0}),
+        ("a-seed=1", {"seed": 1}),
+        ("a-seed=2", {"seed": 2, "weight_decay": 0.5}),
+        ("b", {"seed": 3}),
+    ):
+        write_run(tmp_path, name, train=train)
+    found = {name: run["setting"] for name, run in runs_in(page_of(tmp_path)).items()}
+    assert found == {"a-seed=0": "a", "a-seed=1": "a", "a-seed=2": None, "b": None}
 
 
 def test_texts_of_data_and_models_are_escaped(tmp_path: Path) -> None:
@@ -110,6 +133,26 @@ def test_a_trained_run_without_evaluation_is_shown(tmp_path: Path) -> None:
     assert "3.1 M" in Parsed(page_of(tmp_path)).text
 
 
+@pytest.mark.parametrize("exported", [False, True])
+def test_figures_of_an_earlier_training_are_not_shown_as_current(
+    tmp_path: Path, exported: bool
+) -> None:
+    folder = write_run(tmp_path, "a")
+    seal(tmp_path, "a")
+    changed = folder / ("model/manifest.json" if exported else "train.json")
+    changed.write_text(json.dumps(json.loads(changed.read_text()) | {"software": {}}))
+    page = page_of(tmp_path)
+    details = Parsed(runs_in(page)["a"]["html"]).text
+    for text in (Parsed(page).text, details):
+        assert not re.search(r"1\.500|return 2|better", text)
+    assert "evaluated before the last training; run snakemake eval" in Parsed(page).text
+    assert "because it was evaluated before the last training: a." in Parsed(page).text
+    # The model itself, its size and what it was made from are current if it was exported again.
+    assert ("of an earlier training" in details) != exported
+    assert ("3.1 M" in details) == exported
+    assert ("Lineage of the earlier model" in details) != exported
+
+
 def test_a_page_without_runs_is_a_page(tmp_path: Path) -> None:
     (tmp_path / "results").mkdir()
     assert "0 runs" in Parsed(page_of(tmp_path)).text
@@ -127,6 +170,15 @@ def test_benchmarks_are_shown_with_their_task(tmp_path: Path) -> None:
     assert shown[1] == "1,234"
     # Less of it is better.
     assert shown[shown.index("brier") :][11] == "better"
+
+
+def test_held_out_references_are_not_said_to_be_trained(tmp_path: Path) -> None:
+    write_run(tmp_path, "a")
+    details = runs_in(page_of(tmp_path))["a"]["html"]
+    samples = Parsed(details).text.partition("Samples")[2]
+    assert "Expected answer" in samples
+    assert "in training" not in samples
+    assert "<mark>" not in details
 
 
 def test_metrics_of_the_samples_are_shown_beside_them(tmp_path: Path) -> None:
@@ -190,7 +242,9 @@ def test_a_run_without_finite_figures_hides_no_other(
     runs = runs_in(page)
     assert runs["y-seed=1"] == expected
     assert "def f():" in Parsed(runs["x-seed=0"]["html"]).text
-    assert Parsed(page).text.count("x-seed=0") >= 2
+    # In the comparison, and above its details.
+    assert 'href="#run-x-seed=0"' in page
+    assert "x, seed 0" in Parsed(page).text
 
 
 def test_a_run_whose_record_is_damaged_keeps_its_samples(tmp_path: Path) -> None:

@@ -10,10 +10,11 @@ from made_up_results import DIGEST, STEPS, scores, seal, write_run
 
 from moray.proofs.comparison import Comparison, conclude, write_proof
 from moray.provenance.manifest import sha256_file, write_manifest
+from moray.report.columns import differing_settings
+from moray.report.curves import spread
 from moray.report.details import Limits, changed_settings, details_of_run, remarks
 from moray.report.lineage import Node, lineage_of
-from moray.report.overview import differing_settings, over_seeds, overview, verdict
-from moray.report.page import spread
+from moray.report.overview import over_seeds, overview, verdict
 from moray.report.quantities import count, duration, figure, memory
 from moray.results import load
 from moray.stages.choose import choose
@@ -51,7 +52,7 @@ def test_a_run_that_was_trained_again_is_not_best(tmp_path: Path) -> None:
     assert not second.best
     assert remarks(load(tmp_path / "results").files["a"], [])[0] == (
         "warning",
-        "not shown: eval.json is of an earlier model; snakemake eval makes it again",
+        "eval.json was made before the last training and isn't shown; run snakemake eval",
     )
 
 

@@ -12,7 +12,7 @@ BLOCKS = (ROOT / "docs/tutorial.md").read_text().split("```")[1::2]
 # By its first command, what a console block prints: the next block, if that is in no language and
 # nothing that is typed.
 PRINTED = {
-    block.splitlines()[1]: after
+    block.splitlines()[1].removeprefix("$ "): after
     for block, after in pairwise(BLOCKS)
     if block.startswith("console") and after.startswith("\n") and not after.startswith("\n> ")
 }

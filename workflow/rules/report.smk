@@ -19,7 +19,10 @@ rule report:
         **needs(),
     params:
         code=code("report"),
-        cfg={"runs": list(EXPERIMENT.runs)},
+        cfg={
+            "report": EXPERIMENT.report.model_dump(),
+            "runs": list(EXPERIMENT.runs),
+        },
     message:
         "report"
     script:

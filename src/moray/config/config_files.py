@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import BaseModel, ValidationError
 
 from moray.config.load import check_encoding, load_experiment, merge, read_yaml
 from moray.config.schema.experiment import Experiment
-from moray.errors import UserError
+from moray.config.schema.report import Report
+from moray.config.validation import describe
+from moray.errors import ConfigError, UserError
 
 _CONFIG = Path("config/config.yaml")
 _OPTION = "--configfile"
@@ -22,6 +25,10 @@ _OTHER_BASE = re.compile(r"[+-]?0[0-7_]+|[+-]?\d[\d_]*(:\d+)+(\.\d*)?")
 _EVALUATED = "__use_yte__"
 
 
+class _WithReport(BaseModel):
+    report: Report = Report()
+
+
 def read_config(overlays: Sequence[Path]) -> Experiment:
     """The experiment of this project, with overlays merged over its config in their order.
 
@@ -29,12 +36,32 @@ def read_config(overlays: Sequence[Path]) -> Experiment:
         ConfigError: with every fault of the config.
         UserError: if a file is missing or isn't YAML.
     """
+    return load_experiment(_merged((_CONFIG, *overlays)))
+
+
+def read_report(overlays: Sequence[Path]) -> Report:
+    """The section `report` of the config of this project, if there is one, and of overlays.
+
+    Nothing else of them is checked.
+
+    Raises:
+        ConfigError: with every fault of the section.
+        UserError: if an overlay is missing, or a file isn't YAML.
+    """
+    config = _merged((*([_CONFIG] if _CONFIG.is_file() else []), *overlays))
+    try:
+        return _WithReport.model_validate(config).report
+    except ValidationError as error:
+        raise ConfigError(describe(error, config)) from None
+
+
+def _merged(files: Sequence[Path]) -> Any:
     config: Any = {}
-    for file in (_CONFIG, *overlays):
+    for file in files:
         content = read_yaml(file, "go to the project's folder")
         check_config_file(file)
         config = merge(config, content)
-    return load_experiment(config)
+    return config
 
 
 def check_option(arguments: Sequence[str]) -> None:

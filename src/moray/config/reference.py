@@ -122,6 +122,7 @@ def markdown() -> str:
     links = ", ".join(f"[`{name}`](#{name})" for name in sections)
     run["description"] += f"\n\nBesides the keys below, a run has these sections: {links}."
     lines += _section("## `runs`", run)
+    lines += _section("## `report`", parts["report"]["model"])
     lines.append(f"## `runs_from`\n\n{meaning['runs_from']}\n")
     return "\n".join(lines)
 

@@ -43,7 +43,7 @@ RESULTS = {
     "predict": 1,
     "push": 1,
     "reference": 1,
-    "report": 1,
+    "report": 2,
     "search": 1,
     "smoke_test": 1,
     "teacher": 1,

@@ -87,9 +87,11 @@ def details_of_run(
     own = module_of(owner, "report").part(run, samples, limits) if owner else {}
     classified = evaluation if evaluation and "by_class" in evaluation else None
     return {
+        "previews": {},
         **own,
         "part": f"{owner}/report.html" if owner else None,
         "model": model if (model := run.folder / "model").is_dir() else None,
+        "is_current": run.model_is_of_this_training,
         "scores": _by_dataset(evaluation) if evaluation else {},
         "confusion": confusion_of(classified, limits.classes) if classified else None,
         "benchmarks": _benchmark_figures(run.figures("benchmarks.json")),
@@ -217,11 +219,11 @@ def remarks(run: Run, notes: Iterable[str]) -> list[tuple[str, str]]:
 
 def _figure_remarks(run: Run) -> Iterator[tuple[str, str]]:
     if not run.model_is_of_this_training:
-        text = "the model is of an earlier training; snakemake finetune makes it again"
+        text = "the model is of an earlier training; run snakemake finetune"
         yield "warning", text
     for file in run.outdated:
-        command = f"snakemake {FIGURES[file]}"
-        yield "warning", f"not shown: {file} is of an earlier model; {command} makes it again"
+        text = f"{file} was made before the last training and isn't shown; "
+        yield "warning", f"{text}run snakemake {FIGURES[file]}"
     for error in run.damaged.values():
         yield "warning", f"not shown: {error}"
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from scipy.stats import ttest_rel
 
 from moray.config.tasks import SCORED, TASKS
@@ -145,6 +144,7 @@ class Setting:
     """Runs of a sweep that differ only in their seed.
 
     Attributes:
+        runs: their names, by seed.
         metric: the figure that they are judged by.
         from_base: of the runs from their bases.
         best: whether the mean is the best of the settings with the same held-out data.
@@ -154,6 +154,7 @@ class Setting:
 
     name: str
     seeds: tuple[int, ...]
+    runs: tuple[str, ...]
     metric: str
     base: Spread
     tuned: Spread
@@ -167,13 +168,10 @@ def over_seeds(results: Results, rows: Sequence[Row]) -> list[Setting]:
     by_setting: dict[tuple[Any, ...], dict[int, Row]] = defaultdict(dict)
     for row in rows:
         run = results.files[row.facts["run"]]
-        name = _NAME.fullmatch(run.name)
-        if name and row.tuned is not None:
-            settings = dict(flat(run.settings))
-            # Whoever named it, it has to be the same run but for its seed.
-            seed = settings.pop(_SEED)
-            key = held_out(run, row.facts)
-            by_setting[key, name["setting"], str(settings)][seed] = row
+        found = without_seed(run)
+        if found and row.tuned is not None:
+            name, settings, seed = found
+            by_setting[held_out(run, row.facts), name, settings][seed] = row
     comparable = defaultdict(list)
     for (key, name, _), members in by_setting.items():
         if len(members) > 1:
@@ -183,12 +181,37 @@ def over_seeds(results: Results, rows: Sequence[Row]) -> list[Setting]:
     return [setting for group in comparable.values() for setting, _ in group]
 
 
+def seeds_of_settings(results: Results) -> dict[str, str]:
+    """The name of the setting of each run that differs from others only in its seed."""
+    members = defaultdict(list)
+    for run in results.files.values():
+        if found := without_seed(run):
+            members[found[:2]].append(run.name)
+    return {run: setting for (setting, _), runs in members.items() if len(runs) > 1 for run in runs}
+
+
+def without_seed(run: Run) -> tuple[str, str, int] | None:
+    """The name and the settings of a sweep's run without its seed, and the seed.
+
+    None for other runs, and if nothing is known of it.
+    """
+    name = _NAME.fullmatch(run.name)
+    settings = dict(flat({**run.settings, "data": run.data}))
+    if not name or _SEED not in settings:
+        return None
+    # Whoever named it, it has to be the same run but for its seed.
+    seed = settings.pop(_SEED)
+    return name["setting"], str(settings), seed
+
+
 def _setting(name: str, members: Mapping[int, Row]) -> Setting:
     seeds = tuple(sorted(members))
     base, tuned = ([_figure(members[seed], which) for seed in seeds] for which in ("base", "tuned"))
     metric = members[seeds[0]].metric
     assert metric
-    return Setting(name, seeds, metric, Spread(base), Spread(tuned), _difference(base, tuned))
+    runs = tuple(members[seed].facts["run"] for seed in seeds)
+    of_both = (Spread(base), Spread(tuned), _difference(base, tuned))
+    return Setting(name, seeds, runs, metric, *of_both)
 
 
 def _compare_with_best(group: list[tuple[Setting, dict[int, Row]]]) -> None:
@@ -230,10 +253,3 @@ def _mean(values: Sequence[float]) -> float:
     # NaN if one is, or if some are infinite.
     with np.errstate(invalid="ignore"):
         return float(np.mean(values))
-
-
-def differing_settings(settings: pd.DataFrame) -> pd.DataFrame:
-    """The settings that differ between runs: a row for each run, a column for each key."""
-    rows = settings.dropna(how="all", subset=[name for name in settings if name != "run"])
-    columns = [name for name in rows if name == "run" or rows[name].astype(str).nunique() > 1]
-    return rows[columns]

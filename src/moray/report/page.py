@@ -5,41 +5,62 @@ import gzip
 import hashlib
 import json
 import math
+import re
 from collections import defaultdict
+from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
-from numpy.typing import NDArray
 from plotly.offline import get_plotlyjs
 
+from moray.config.schema.report import Report
 from moray.provenance.manifest import write_bytes
 from moray.report import quantities
+from moray.report.answer import answers
+from moray.report.columns import (
+    FACTS,
+    OWN_COLUMNS,
+    columns_of,
+    differing_settings,
+    in_one_sentence,
+    label,
+    short_names,
+)
+from moray.report.curves import curves, if_finite, times
 from moray.report.details import Limits, details_of_run
-from moray.report.overview import differing_settings, over_seeds, overview
+from moray.report.overview import over_seeds, overview, seeds_of_settings
+from moray.report.samples import samples_beside
 from moray.results import Results
 
 _TEMPLATES = "templates"
+# Python's own names are those of the machine's language.
+_MONTHS = (
+    *("January", "February", "March", "April", "May", "June", "July", "August"),
+    *("September", "October", "November", "December"),
+)
 
 
-def write_page(results: Results, output: Path) -> None:
-    """Write the page about some runs."""
-    write_bytes(output, render(results).encode())
+def write_page(results: Results, output: Path, about: Report | None = None) -> None:
+    """Write the page about some runs, with what is said of them as a whole."""
+    write_bytes(output, render(results, about).encode())
 
 
-def render(results: Results) -> str:
+def render(results: Results, about: Report | None = None) -> str:
     """The page as HTML.
 
     The overview is in the page as it is; details of runs and the plotting library are compressed,
     and unpacked by the browser when needed.
     """
+    about = about or Report()
     environment = _environment()
     limits, rows = Limits.of(len(results.runs)), overview(results)
     curves_by_run = curves(results.history, limits.points)
+    times_by_run = times(results.history, limits.points)
+    settings_by_run = seeds_of_settings(results)
     notes, samples = _by_run(results.history.query("kind == 'note'")), _by_run(results.samples)
     template = environment.get_template("run.html")
     runs = {}
@@ -49,10 +70,16 @@ def render(results: Results) -> str:
         values = details_of_run(results, results.files[name], notes_of_run, samples[name], limits)
         runs[name] = {
             "html": template.render(details=values, row=row, curves=name in curves_by_run),
+            "label": label(name),
+            "setting": settings_by_run.get(name),
             "curves": curves_by_run.get(name, {}),
+            "times": times_by_run.get(name),
             "scores": scores_to_plot(values["scores"].get(None, [])),
         }
-    script = _read("script.js")
+    script, seeds = _read("script.js"), over_seeds(results, rows)
+    found = answers(results, rows, seeds)
+    differing = differing_settings(results.settings)
+    columns = columns_of(differing)
     return environment.get_template("page.html").render(
         policy=_policy(script, get_plotlyjs()),
         style=_read("style.css"),
@@ -60,10 +87,38 @@ def render(results: Results) -> str:
         library=_packed_library(),
         runs=compress(json.dumps(runs, allow_nan=False)),
         rows=rows,
-        seeds=over_seeds(results, rows),
-        settings=differing_settings(results.settings),
+        title=about.title,
+        author=about.author,
+        paragraphs=_paragraphs(about.text or ""),
+        date=last_trained(results.history),
+        answers=found,
+        samples=samples_beside(found, samples, limits),
+        seeds=seeds,
+        columns=columns,
+        settings_of={row["run"]: row for row in results.settings.to_dict("records")},
+        # Unless the comparison has them all.
+        differing=differing if {*differing} - {*columns} - OWN_COLUMNS else None,
+        short=short_names([*runs, *(setting.name for setting in seeds)], columns),
+        facts=FACTS,
+        of_all=in_one_sentence(results.runs),
         charted=[name for name, run in runs.items() if run["curves"]],
     )
+
+
+def _paragraphs(text: str) -> list[str]:
+    return [part for part in re.split(r"\n\s*\n", text.strip()) if part]
+
+
+def last_trained(history: pd.DataFrame) -> str | None:
+    """The day (UTC) of the last line of all histories, such as `1 December 2026`.
+
+    So the same results give the same page. None if no line has a time.
+    """
+    last = history["time"].max() if "time" in history else None
+    if last is None or not math.isfinite(last):
+        return None
+    day = datetime.fromtimestamp(last, UTC)
+    return f"{day.day} {_MONTHS[day.month - 1]} {day.year}"
 
 
 def compress(text: str) -> str:
@@ -107,6 +162,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["label"] = label
     names = ("count", "duration", "figure", "interval", "memory", "name", "probability", "setting")
     environment.filters |= {name: getattr(quantities, name) for name in names}
     return environment
@@ -116,67 +172,13 @@ def _read(name: str) -> str:
     return resources.files("moray.report").joinpath(_TEMPLATES, name).read_text()
 
 
-_METRICS = ["loss", "eval_loss", "learning_rate", "grad_norm"]
-_SPEED = "_per_second"
-
-Curve = tuple[list[int], list[float | None]]
-"""Steps, and values where they are finite."""
-
-
-def curves(history: pd.DataFrame, points: int) -> dict[str, dict[str, Curve]]:
-    """The curves of each run, those of the metrics that it has, and its `speed` per second."""
-    names = [name for name in history if name in _METRICS or name.endswith(_SPEED)]
-    columns = {name: history[name].to_numpy(float) for name in names}
-    steps = history["step"].to_numpy()
-    by_run: dict[str, dict[str, Curve]] = {}
-    for run, lines in history.groupby("run", sort=False).indices.items():
-        by_run[run] = {}
-        for name, column in columns.items():
-            indices = lines[~np.isnan(column[lines])]
-            if len(indices):
-                selection = indices[spread(column[indices], points)]
-                metric = "speed" if name.endswith(_SPEED) else name
-                values = [_short(value) for value in column[selection].tolist()]
-                by_run[run][metric] = (steps[selection].tolist(), values)
-    return by_run
-
-
-def spread(values: NDArray[np.float64], points: int) -> NDArray[np.int64]:
-    """The places of the lowest and the highest value of each of equal parts, ascending.
-
-    So spikes stay visible, as in the M4 aggregation (Jugel et al., 2014). All places if there are
-    no more than `points`.
-
-    Args:
-        values: shape (values,).
-        points: maximum number of places, at least 4.
-    """
-    if len(values) <= points:
-        return np.arange(len(values))
-    ends = {0, len(values) - 1}
-    parts = np.array_split(np.arange(len(values)), (points - len(ends)) // 2)
-    lowest = {int(part[values[part].argmin()]) for part in parts}
-    highest = {int(part[values[part].argmax()]) for part in parts}
-    return np.array(sorted(ends | lowest | highest))
-
-
 def scores_to_plot(figures: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The scores of a run that the page plots."""
     return [
         {"metric": line["metric"]}
         | {
-            model: {name: _if_finite(value) for name, value in line[model].items()}
+            model: {name: if_finite(value) for name, value in line[model].items()}
             for model in ("base", "tuned")
         }
         for line in figures
     ]
-
-
-def _short(value: float) -> float | None:
-    """A value with five significant digits."""
-    return _if_finite(float(f"{value:.5g}"))
-
-
-def _if_finite(value: float) -> float | None:
-    """None, as browsers read no NaN, where there is nothing to draw."""
-    return value if math.isfinite(value) else None

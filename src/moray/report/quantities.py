@@ -6,6 +6,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+_LONGEST_SETTING = 200
 NOTHING = "\N{EN DASH}"
 
 
@@ -79,7 +80,9 @@ def setting(value: Any) -> str:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    # Of a chat template, the beginning.
+    return text if len(text) <= _LONGEST_SETTING else f"{text[:_LONGEST_SETTING]}…"
 
 
 def name(value: str) -> Markup:

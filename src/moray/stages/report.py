@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from moray.config.schema.report import Report
 from moray.console import say
 from moray.report.page import write_page
 from moray.results import load
@@ -10,6 +11,7 @@ from moray.results import load
 
 def report(results: Path, output: Path, cfg: dict[str, Any]) -> None:
     """Write the page."""
-    write_page(load(results, runs=cfg["runs"]), output)
+    about = Report.model_validate(cfg.get("report", {}))
+    write_page(load(results, runs=cfg["runs"]), output, about)
     count, size = len(cfg["runs"]), output.stat().st_size
     say(f"report: {output}, {count:,} run{'s' * (count != 1)}, {size / 1e6:.1f} MB")

@@ -21,6 +21,7 @@ from moray.config.schema.datasets import Dataset
 from moray.config.schema.export import Export, Gguf, Push
 from moray.config.schema.losses import Classification, Distillation, Kto, Preference, Reward
 from moray.config.schema.models import BaseModelSource, RunModel
+from moray.config.schema.report import Report
 from moray.config.schema.sections import (
     Benchmarks,
     Data,
@@ -204,6 +205,7 @@ class Experiment(Section):
     runs: dict[RunName, Run] = Field(
         description="Runs by name; `null` removes a run of an earlier file."
     )
+    report: Report = Field(Report(), description="What the report says of the experiment.")
     runs_from: str | None = Field(
         None,
         description="A table with more runs, `.tsv` or `.csv`: a row is a run, and a column a "

@@ -40,9 +40,8 @@ def convert(file: Path, gpus: int = 1, pins: bool = False) -> str:
     refusals = draft.refused or _faults(draft)
     if refusals:
         listing = ", ".join(f"{key} ({why})" for key, why in sorted(refusals.items()))
-        raise UserError(
-            str(file), f"moray doesn't do this: {listing}", "change the keys, or keep that tool"
-        )
+        remedy = f"remove or change these keys, or stay with {tool.NAME}"
+        raise UserError(str(file), f"moray doesn't do this: {listing}", remedy)
     if pins:
         _pin(draft)
     return _overlay_text(draft, file.name, tool.NAME)

@@ -249,7 +249,7 @@ def entry_draft(draft: Draft, key: str, entry: Mapping[str, Any], rules: Sequenc
 
 def markdown(tool: str, rules: Sequence[Rule]) -> Iterator[str]:
     """Lines of a table for the documentation."""
-    yield f"| {tool} | here |"
+    yield f"| {tool} | in moray |"
     yield "|---|---|"
     for rule in rules:
         yield f"| {', '.join(f'`{key}`' for key in _shown(rule.keys))} | {rule.here} |"

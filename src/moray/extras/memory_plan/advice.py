@@ -151,7 +151,7 @@ def lines(run: str, setup: Setup, accepts: Accepts) -> Iterator[str]:
     unit, scale = ("GB", 1e9) if total >= 1e9 else ("MB", 1e6)
     for name, size in {**parts, "in all": total}.items():
         yield f"  {name:<{_LABEL}}{size / scale:>{_NUMBER}.2f} {unit}"
-    yield "assumes that all tokens are trained; with fewer, logits take less"
+    yield "assumes every token is trained; with fewer, logits need less"
     if setup.settings.compile is not False:
         yield "blocks are counted as they run uncompiled; compiled ones keep less"
     if setup.device == "cpu":

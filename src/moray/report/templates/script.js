@@ -10,8 +10,12 @@ const CHARTS = {
   grad_norm: "Gradient norm",
   speed: "Throughput, per second",
 };
+const VIEWS = { smooth: "smooth", log: "logarithmic", time: "by time" };
+// Those of single batches; the others are smooth, or have few points.
+const NOISY = new Set(["loss", "grad_norm", "speed"]);
+const SMOOTHING = 0.9;
 // More curves at once can't be told apart; others can be ticked.
-const FIRST_RUNS = 8;
+const FIRST_SERIES = 8;
 
 async function unpack(id) {
   const packed = Uint8Array.from(atob(document.getElementById(id).textContent), c => c.charCodeAt(0));
@@ -49,22 +53,117 @@ function draw(parent, title, traces, axes) {
   Plotly.newPlot(chart, traces, layout, { displayModeBar: false, responsive: true });
 }
 
-function drawCurves(parent, runs, hidden) {
+// The value at x of the line through points in the order of xs; null beyond its ends.
+function at(xs, ys, x) {
+  const after = xs.findIndex(one => one >= x);
+  if (after < 0 || (after === 0 && xs[0] > x)) return null;
+  if (xs[after] === x || ys[after] === null || ys[after - 1] === null) return ys[after];
+  const share = (x - xs[after - 1]) / (xs[after] - xs[after - 1]);
+  return ys[after - 1] + share * (ys[after] - ys[after - 1]);
+}
+
+// The exponential moving average, without the pull of a first value.
+function smoothed(values) {
+  let sum = 0, weight = 0;
+  return values.map(value => {
+    if (value === null) return null;
+    sum = SMOOTHING * sum + (1 - SMOOTHING) * value;
+    weight = SMOOTHING * weight + 1 - SMOOTHING;
+    return sum / weight;
+  });
+}
+
+function curveOf(run, name, view) {
+  const [steps, values] = run.curves[name];
+  return { steps, values: view.smooth && NOISY.has(name) ? smoothed(values) : values };
+}
+
+function placesOf(runs, steps, view) {
+  if (!view.time) return steps;
+  return steps.map(step => {
+    const seconds = runs.map(run => at(...run.times, step)).filter(one => one !== null);
+    return seconds.length ? seconds.reduce((a, b) => a + b) / seconds.length : null;
+  });
+}
+
+function traceOfRun(series, name, view, several) {
+  const { steps, values } = curveOf(series.runs[0], name, view);
+  return [{
+    name: series.label,
+    x: placesOf(series.runs, steps, view),
+    y: values,
+    mode: steps.length > 30 ? "lines" : "lines+markers",
+    line: { color: series.color, dash: series.dash, width: 1.75 },
+    marker: { size: 5 },
+    hovertemplate: `${view.time ? "%{x:.4g} s" : "step %{x}"}<br>%{y:.5g}<extra>${several ? "%{fullData.name}" : ""}</extra>`,
+  }];
+}
+
+// The mean of runs that differ only in their seed, in a band from the lowest to the highest.
+function tracesOfSeeds(series, name, view) {
+  const curves = series.runs.map(run => curveOf(run, name, view));
+  const steps = [...new Set(curves.flatMap(curve => curve.steps))].sort((a, b) => a - b);
+  const columns = steps.map(step => curves.map(curve => at(curve.steps, curve.values, step)).filter(y => y !== null));
+  const of = summary => columns.map(values => (values.length ? summary(values) : null));
+  const x = placesOf(series.runs, steps, view);
+  const line = { color: series.color, dash: series.dash };
+  const edge = { name: series.label, x, mode: "lines", line: { ...line, width: 0 }, hoverinfo: "skip" };
+  return [
+    { ...edge, y: of(values => Math.min(...values)) },
+    { ...edge, y: of(values => Math.max(...values)), fill: "tonexty", fillcolor: `${series.color}33` },
+    {
+      name: series.label,
+      x,
+      y: of(values => values.reduce((a, b) => a + b) / values.length),
+      customdata: of(values => values.length),
+      mode: "lines",
+      line: { ...line, width: 2 },
+      hovertemplate: `${view.time ? "%{x:.4g} s" : "step %{x}"}<br>%{y:.5g}, mean of %{customdata}<extra>%{fullData.name}</extra>`,
+    },
+  ];
+}
+
+function drawCurves(parent, all, view) {
   parent.replaceChildren();
   for (const [name, title] of Object.entries(CHARTS)) {
-    const shown = runs.filter(run => run.curves[name] && !hidden.has(run.name));
+    const shown = all
+      .map(series => ({ ...series, runs: series.runs.filter(run => run.curves[name]) }))
+      .filter(series => series.runs.length && !series.hidden);
     if (!shown.length) continue;
-    const traces = shown.map(run => ({
-      name: run.name,
-      x: run.curves[name][0],
-      y: run.curves[name][1],
-      mode: run.curves[name][0].length > 30 ? "lines" : "lines+markers",
-      line: { color: run.color, dash: run.dash, width: 1.75 },
-      marker: { size: 5 },
-      hovertemplate: `step %{x}<br>%{y:.5g}<extra>${runs.length > 1 ? "%{fullData.name}" : ""}</extra>`,
-    }));
-    draw(parent, title, traces, { x: { title: { text: "step", font: { size: 11 } } }, y: {} });
+    const points = shown.flatMap(series => series.runs.map(run => [run, run.curves[name]]));
+    if (points.every(([, [steps]]) => steps.length === 1)) {
+      const figure = element("figure", "single", "", parent);
+      element("figcaption", "", title, figure);
+      for (const [run, [[step], [value]]] of points) {
+        element("p", "", `${value} at step ${step}${points.length > 1 ? `, ${run.label}` : ""}`, figure);
+      }
+      continue;
+    }
+    const traces = shown.flatMap(series => series.runs.length > 1
+      ? tracesOfSeeds(series, name, view)
+      : traceOfRun(series, name, view, shown.length > 1));
+    const axes = {
+      x: { title: { text: view.time ? "seconds of training" : "step", font: { size: 11 } } },
+      y: view.log && name !== "speed" ? { type: "log", dtick: "D2" } : {},
+    };
+    draw(parent, title, traces, axes);
   }
+}
+
+// Boxes for how curves are drawn, above them.
+function viewControls(charts, runs, redraw) {
+  const view = {};
+  const form = element("div", "view note", "", charts.parentElement);
+  charts.before(form);
+  for (const [key, text] of Object.entries(VIEWS)) {
+    if (key === "time" && !runs.every(run => run.times)) continue;
+    const label = element("label", "", "", form);
+    const box = element("input", "", "", label);
+    box.type = "checkbox";
+    label.append(` ${text}`);
+    box.addEventListener("change", () => { view[key] = box.checked; redraw(); });
+  }
+  return view;
 }
 
 // A bound that is not a number has no bar.
@@ -116,44 +215,68 @@ async function main() {
   document.head.append(script);
   const runs = JSON.parse(data);
 
+  for (const [name, run] of Object.entries(runs)) run.name = name;
   const boxes = [...document.querySelectorAll("#overview tbody input")];
-  const legend = document.querySelector(".legend");
-  const hidden = new Set();
-  const styled = (name, place) => ({
-    name,
-    curves: runs[name].curves,
+  const colored = (series, place) => ({
+    ...series,
     color: COLORS[place % COLORS.length],
     dash: DASHES[Math.floor(place / COLORS.length) % DASHES.length],
   });
-  function compare() {
-    const chosen = boxes.filter(box => box.checked).map((box, place) => styled(box.value, place));
-    legend.replaceChildren();
+  // Runs that differ only in their seed are one.
+  function seriesOf(chosen) {
+    const found = new Map();
     for (const run of chosen) {
-      const button = element("button", "", run.name, legend);
-      button.type = "button";
-      button.style.setProperty("--color", run.color);
-      button.setAttribute("aria-pressed", !hidden.has(run.name));
-      button.addEventListener("click", () => {
-        hidden.has(run.name) ? hidden.delete(run.name) : hidden.add(run.name);
-        button.setAttribute("aria-pressed", !hidden.has(run.name));
-        drawCurves(document.querySelector("#curves .charts"), chosen, hidden);
-      });
+      const key = run.setting === null ? `run ${run.name}` : `setting ${run.setting}`;
+      if (!found.has(key)) found.set(key, { key, runs: [] });
+      found.get(key).runs.push(run);
     }
-    drawCurves(document.querySelector("#curves .charts"), chosen, hidden);
+    return [...found.values()].map(({ key, runs }) => ({
+      key,
+      runs,
+      label: runs.length > 1 ? `${runs[0].label.replace(/, seed \d+$/, "")} (${runs.length} seeds)` : runs[0].label,
+    }));
   }
-  // The losses of different tasks have different scales.
-  const charted = boxes.filter(box => !box.disabled);
-  const alike = charted.filter(box => box.dataset.task === charted[0].dataset.task);
-  alike.slice(0, FIRST_RUNS).forEach(box => { box.checked = true; });
-  boxes.forEach(box => box.addEventListener("change", compare));
-  compare();
+  const section = document.querySelector("#curves");
+  if (section) {
+    const legend = section.querySelector(".legend"), charts = section.querySelector(".charts");
+    const hidden = new Set();
+    const view = viewControls(charts, Object.values(runs), compare);
+    function compare() {
+      const all = seriesOf(boxes.filter(box => box.checked).map(box => runs[box.value])).map(colored);
+      const draw = () => drawCurves(charts, all.map(one => ({ ...one, hidden: hidden.has(one.key) })), view);
+      legend.replaceChildren();
+      for (const { key, label, color } of all) {
+        const button = element("button", "", label, legend);
+        button.type = "button";
+        button.style.setProperty("--color", color);
+        button.setAttribute("aria-pressed", !hidden.has(key));
+        button.addEventListener("click", () => {
+          hidden.has(key) ? hidden.delete(key) : hidden.add(key);
+          button.setAttribute("aria-pressed", !hidden.has(key));
+          draw();
+        });
+      }
+      draw();
+    }
+    // The losses of different tasks have different scales.
+    const charted = boxes.filter(box => !box.disabled);
+    const alike = charted.filter(box => box.dataset.task === charted[0].dataset.task);
+    const first = new Set(seriesOf(alike.map(box => runs[box.value])).slice(0, FIRST_SERIES).flatMap(one => one.runs));
+    alike.forEach(box => { box.checked = first.has(runs[box.value]); });
+    boxes.forEach(box => box.addEventListener("change", compare));
+    compare();
+  }
 
   function fill(details) {
     const run = runs[details.dataset.run];
     if (!details.open || details.querySelector(".facts")) return;
     details.insertAdjacentHTML("beforeend", run.html);
     const training = details.querySelector(".training");
-    if (training) drawCurves(training, [styled(details.dataset.run, 0)], new Set());
+    if (training) {
+      const draw = () => drawCurves(training, seriesOf([run]).map(colored), view);
+      const view = viewControls(training, [run], draw);
+      draw();
+    }
     const scores = details.querySelector(".scores");
     if (scores) drawScores(scores, run.scores);
   }
