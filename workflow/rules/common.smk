@@ -208,7 +208,7 @@ def training_start(wildcards):
     check_made_of_this(record, recorded.other_training, run, training)
     # Snakemake calls `onstart` only if jobs are run.
     if workflow.dryrun and not os.path.exists(record):
-        check([run], here=False)
+        check([run], here=False, ask_hub=False)
     return start_manifest(wildcards)
 
 

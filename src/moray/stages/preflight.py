@@ -47,6 +47,7 @@ def preflight(
     stages: Mapping[str, Sequence[str]] = {},
     cores: int | None = None,
     here: bool = True,
+    ask_hub: bool = True,
 ) -> None:
     """Check that runs can be trained, as far as it can be known in advance.
 
@@ -54,6 +55,8 @@ def preflight(
         stages: the runs that stages of extras are about to make something of.
         cores: those that runs share; None for all of this machine's.
         here: whether jobs run on this machine; if not, what it has and lacks is no fault.
+        ask_hub: whether to fetch the small config file of a model that isn't downloaded yet, which
+            takes a while if the Hub doesn't answer.
 
     Raises:
         ConfigError: with every fault.
@@ -66,14 +69,14 @@ def preflight(
             space = extras.part(extras.STAGES["search"], "space")
             candidates += [(name, run) for run in space.candidates(experiment.runs[name])]
         for name, run in candidates:
-            shapes, own_faults = _of_model(experiment, name, run)
+            shapes, own_faults = _of_model(experiment, name, run, ask_hub)
             faults += own_faults
             if here:
                 share = threads(experiment, name, "train", cores or machine.cores())
                 ray = on_cores_of(experiment, name, "train", share)
                 faults += missing_requirements(name, run.train, run.adapter, ray, shapes, _RESULTS)
     for name in generated:
-        faults += _without_room(experiment, name)
+        faults += _without_room(experiment, name, ask_hub)
     if here:
         for name in runs:
             faults += missing_packages(name, experiment.runs[name].tracking)
@@ -103,16 +106,19 @@ def _lines_about_patience(experiment: Experiment, names: Sequence[str]) -> Itera
         yield f"warning: runs.{first}.train.early_stopping_patience{more}: {line}"
 
 
-def _of_model(experiment: Experiment, name: str, run: Run) -> tuple[Shapes | None, list[UserError]]:
+def _of_model(
+    experiment: Experiment, name: str, run: Run, ask_hub: bool
+) -> tuple[Shapes | None, list[UserError]]:
     """The shapes of the model that a run starts from, and what it doesn't support."""
     model = experiment.base_model(name)
     shapes, positions = None, None
     faults: list[UserError] = []
     try:
-        positions = _positions(experiment, model)
+        config = _config(experiment, model, ask_hub)
+        positions = _positions(experiment, model, config)
         shapes = _shapes(experiment, model)
-        faults += _adapter(experiment, name, run, model)
-        faults += _balance(experiment, name, run, model)
+        faults += _adapter(experiment, name, run, config)
+        faults += _balance(name, run, config)
         faults += _template_faults(experiment, name, model)
     except UserError as error:
         faults.append(error)
@@ -128,13 +134,13 @@ def _missing_for_metrics(experiment: Experiment, run: str) -> Iterator[UserError
         yield from module_of(shared, "metric_requirements").missing(run, metrics)
 
 
-def _without_room(experiment: Experiment, run: str) -> Iterator[UserError]:
+def _without_room(experiment: Experiment, run: str, ask_hub: bool) -> Iterator[UserError]:
     """The fault of continuations that are as long as the model's maximum, as far as it is known."""
     if MODALITIES[TASKS[plan.task(experiment, run)].modality].task != "language":
         return
     new, model = experiment.runs[run].generate.max_new_tokens, experiment.base_model(run)
     try:
-        positions = _positions(experiment, model)
+        positions = _positions(experiment, model, _config(experiment, model, ask_hub))
     except UserError:
         # It is a fault of the run.
         return
@@ -201,13 +207,14 @@ def _template_faults(experiment: Experiment, run: str, model: str) -> Iterator[U
         yield unused_variable_error(f"runs.{run}.data", unused)
 
 
-def _adapter(experiment: Experiment, name: str, run: Run, model: str) -> Iterator[UserError]:
+def _adapter(
+    experiment: Experiment, name: str, run: Run, config: Path | None
+) -> Iterator[UserError]:
     """Faults of an adapter with its base, by the base's `config.json`.
 
     A mixture of experts is built without its files, which name other layers than the model has, and
     so is a model whose modules are named.
     """
-    config = _config(experiment, model)
     yield from sharding_faults(name, run.train, run.adapter, config)
     if run.adapter and not run.adapter.create_new_adapter:
         yield from _continued(experiment, name, run, run.adapter)
@@ -247,9 +254,8 @@ def _continued(
             )
 
 
-def _balance(experiment: Experiment, name: str, run: Run, model: str) -> Iterator[UserError]:
+def _balance(name: str, run: Run, config: Path | None) -> Iterator[UserError]:
     """Whether a run asks for a load-balancing loss that its base has not."""
-    config = _config(experiment, model)
     if not run.train.router_aux_loss or not config:
         return
     # Takes a while to import.
@@ -274,10 +280,8 @@ def _shapes(experiment: Experiment, model: str) -> Shapes | None:
     return shapes_in(folder) or None if folder else None
 
 
-def _positions(experiment: Experiment, model: str) -> int | None:
+def _positions(experiment: Experiment, model: str, config: Path | None) -> int | None:
     """The maximum row length of a base; None if it isn't known.
-
-    For a hub model that isn't downloaded yet, its small config file is fetched.
 
     Raises:
         UserError: if its weights are quantized and can't be dequantized.
@@ -287,21 +291,23 @@ def _positions(experiment: Experiment, model: str) -> int | None:
         return section.max_position_embeddings
     if not MODALITIES[plan.modality_of_model(experiment, model)].has_tokens:
         return None
-    config = _config(experiment, model)
     if config is None:
         return None
     quantization_in(config, f"models.{model}")
     return positions_in(config)
 
 
-def _config(experiment: Experiment, model: str) -> Path | None:
-    """The `config.json` of a base that isn't from scratch; None if it can't be had."""
+def _config(experiment: Experiment, model: str, ask_hub: bool) -> Path | None:
+    """The `config.json` of a base that isn't from scratch; None if it can't be had.
+
+    That of a hub model that isn't downloaded yet is fetched.
+    """
     section = experiment.models[model]
     if not isinstance(section, PathModel | HubModel):
         return None
     if folder := _folder(experiment, model):
         return folder / "config.json"
-    if isinstance(section, PathModel):
+    if isinstance(section, PathModel) or not ask_hub:
         return None
     # Takes a while to import.
     from moray.model.obtain import hub_config
