@@ -221,6 +221,19 @@ def test_a_chat_template_that_nobody_has_is_missed_before_anything_starts(
     assert unmet(["base"], **values) == []
 
 
+def test_the_hub_is_asked_unless_jobs_are_only_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked: list[str] = []
+    monkeypatch.setattr("moray.model.obtain.hub_config", lambda repo, _: asked.append(repo))
+    far = config_with({**ALONE, "models.far": HUB, "runs.base.model": "far"})
+    preflight(load_experiment(far), ["base"], ask_hub=False)
+    assert asked == []
+    preflight(load_experiment(far), ["base"])
+    assert asked == [HUB["repo_id"]]
+
+
 def test_rows_longer_than_a_model_of_the_hub_takes_are_reported_before_it_is_here(
     unmet: Unmet, model_folder: Path
 ) -> None:
