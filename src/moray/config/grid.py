@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from moray.config.places import moved, run_and_key
 from moray.config.schema.base import RunName
 from moray.config.schema.experiment import Grid, Member, Sweep
 from moray.errors import ConfigError, UserError
@@ -36,20 +37,14 @@ class Expansion:
 
     def as_written(self, faults: list[UserError]) -> list[UserError]:
         """The faults with the paths of what the user wrote, one for each path."""
-        by_path: dict[str, UserError] = {}
-        for fault in faults:
-            path = self._path(fault)
-            by_path.setdefault(path, UserError(path, fault.problem, fault.remedy))
-        return list(by_path.values())
+        return moved(faults, self._path)
 
     def _path(self, fault: UserError) -> str:
-        # Names have dots in them, and one can begin with another.
-        names = (name for name in self._places if f"{fault.path}.".startswith(f"runs.{name}."))
-        run = max(names, key=len, default=None)
-        if run is None:
+        found = run_and_key(fault.path, self._places)
+        if found is None:
             return fault.path
+        run, key = found
         sweep, places = self._places[run]
-        key = fault.path.removeprefix(f"runs.{run}").removeprefix(".")
         for swept_key, place in places.items():
             if f"{key}.".startswith(f"{swept_key}."):
                 # Whatever its value.

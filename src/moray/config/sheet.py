@@ -11,6 +11,7 @@ import yaml
 
 from moray.config.grid import with_value
 from moray.config.inputs import CHECK_PATH
+from moray.config.places import moved, run_and_key
 from moray.errors import UserError
 
 _KEY = "runs_from"
@@ -34,19 +35,13 @@ class Sheet:
 
     def as_written(self, faults: Iterable[UserError]) -> list[UserError]:
         """The faults by the lines of the table, those of a column once."""
-        by_path: dict[str, UserError] = {}
-        for fault in faults:
-            path = self._path(fault)
-            by_path.setdefault(path, UserError(path, fault.problem, fault.remedy))
-        return list(by_path.values())
+        return moved(faults, self._path)
 
     def _path(self, fault: UserError) -> str:
-        # Names have dots in them, and one can begin with another.
-        names = (name for name in self.lines if f"{fault.path}.".startswith(f"runs.{name}."))
-        run = max(names, key=len, default=None)
-        if run is None:
+        found = run_and_key(fault.path, self.lines)
+        if found is None:
             return fault.path
-        key = fault.path.removeprefix(f"runs.{run}").removeprefix(".")
+        run, key = found
         line = 1 if fault.problem == "unknown key" else self.lines[run]
         return f"{self.file}, line {line}" + (f", {key}" if key else "")
 

@@ -8,7 +8,7 @@ from typing import Literal, cast
 
 from pydantic import BaseModel
 
-from moray.config.folders import OF_ARCHIVES
+from moray.config.folders import folder_names
 from moray.errors import UserError
 
 Split = Literal["train", "validation", "test"]
@@ -31,12 +31,7 @@ def folders_by_split(path: str) -> dict[Split, Path]:
     as a class `train` beside `bus`, counts only if another folder is named after a split.
     """
     whole = Path(path)
-    folders = [*filter(Path.is_dir, sorted(whole.iterdir()))] if whole.is_dir() else []
-    folders = [
-        folder
-        for folder in folders
-        if not folder.name.startswith(".") and folder.name != OF_ARCHIVES
-    ]
+    folders = [whole / name for name in folder_names(whole)] if whole.is_dir() else []
     by_parts = {folder: _split_of_parts(folder.name) for folder in folders}
     all_named = len(set(by_parts.values())) > 1 and all(by_parts.values())
     candidates: dict[Split, list[Path]] = {}

@@ -89,20 +89,17 @@ def _from_equal_run(spec: RunSpec, storage: Storage, identity: Identity) -> Iden
     last = storage.newest_of_equal_run()
     if last is None:
         return None
-    other, step, run = storage_with(last), step_of(Path(last)), f"run {spec.name}"
-    if other.damaged_files(step):
+    other = storage_with(last)
+    if other.damaged_files(step_of(Path(last))):
         return None
-    name = Path(last).parents[2].name
+    run, name = f"run {spec.name}", Path(last).parents[2].name
     try:
         with other.sole_driver():
             say(f"{run}: continuing from {last}: {name} has the same settings, data and start")
-            identity = identity.after(read_identity(other.records), step)
-            write_identity(identity, storage.records)
-            _bring_in(f"runs.{spec.name}", last, storage, spec.settings)
+            return _continue_from(last, spec, storage, identity)
     except LockedError:
         say(f"{run}: {name}, which has the same settings, data and start, is being trained too")
         return None
-    return identity
 
 
 def _from_elsewhere(spec: RunSpec, storage: Storage, identity: Identity) -> Identity:
@@ -119,9 +116,17 @@ def _from_elsewhere(spec: RunSpec, storage: Storage, identity: Identity) -> Iden
         )
         return identity
     say(f"run {run}: continuing from {last}, which was made with the same inputs")
-    identity = identity.after(before, step)
+    return _continue_from(last, spec, storage, identity)
+
+
+def _continue_from(
+    checkpoint: str, spec: RunSpec, storage: Storage, identity: Identity
+) -> Identity:
+    """Import a checkpoint that was made with the same inputs; returns the identity from then on."""
+    before = read_identity(storage_with(checkpoint).records)
+    identity = identity.after(before, step_of(Path(checkpoint)))
     write_identity(identity, storage.records)
-    _bring_in(f"runs.{run}", last, storage, spec.settings)
+    _bring_in(f"runs.{spec.name}", checkpoint, storage, spec.settings)
     return identity
 
 
