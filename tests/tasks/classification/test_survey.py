@@ -49,6 +49,9 @@ def described(
         (['["b", "a"]', "[]"], MULTI, ["a", "b"]),
         ([0.5, 3, 1.25], REGRESSION, []),
         (["0.5", "n/a"], SINGLE, ["0.5", "n/a"]),
+        (["0.5", "-0.25", "0", "10"], REGRESSION, []),
+        # Codes, of which ICD-9 has some that are equal as numbers.
+        (["007.1", "7.1", "38.11", "008.45"], SINGLE, ["007.1", "7.1", "008.45", "38.11"]),
     ],
 )
 def test_the_data_decide_what_the_problem_is(

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any
@@ -19,6 +20,8 @@ OF_WORDS = "token_classification"
 # More are hardly classes, and each is kept in memory.
 _MOST_CLASSES = 10_000
 _SHOWN = 5
+# Zeros that no number is written with: those of a code, such as 007.1 of ICD-9, which isn't 7.1.
+_CODE = re.compile(r"\s*0[0-9]")
 # By which transformers ignores a label in its losses.
 _IGNORED = "-100"
 
@@ -40,7 +43,7 @@ class LabelSurvey:
         self._held_out = Counter[str]()
         # Distinct labels by kind, of which only some are kept.
         self._are_lists = set[bool]()
-        self._fractions = self._words = 0
+        self._fractions = self._words = self._codes = 0
         self._word: str | None = None
 
     def check(self, path: str) -> None:
@@ -79,6 +82,7 @@ class LabelSurvey:
         number = number_in(label)
         if number is not None:
             self._fractions += not number.is_integer()
+            self._codes += bool(_CODE.match(label))
         else:
             self._words += 1
             self._word = self._word or label
@@ -131,7 +135,8 @@ class LabelSurvey:
             return self._problem_type
         if True in self._are_lists:
             return MULTI
-        return REGRESSION if self._fractions and not self._words else SINGLE
+        are_numbers = self._fractions and not self._words and not self._codes
+        return REGRESSION if are_numbers else SINGLE
 
     @property
     def _names(self) -> list[str]:
